@@ -3,6 +3,7 @@
 
 mod machines;
 mod real;
+mod steal;
 mod summary;
 
 use crate::trial;
@@ -14,6 +15,7 @@ use sim::{
     trial::{Trial, all, narrow_link, short},
 };
 use std::{path::PathBuf, process::ExitCode};
+use steal::CpuTimes;
 use summary::Comparison;
 use view::output::{self, Usage};
 
@@ -22,7 +24,7 @@ use view::output::{self, Usage};
 /// Runs terasort, wordcount, streaming and mixed workloads on four machines that it creates on this
 /// machine: network namespaces with limited links, disks and processors (as root). Tasks are
 /// preempted, and in the mixed workload a node dies. The simulator gets the limits of the machines,
-/// and rates of the programs that were measured before with other input. With --paced, the tasks of
+/// and rates of the programs that are measured before each repeat, with other input. With --paced, the tasks of
 /// other trials mostly sleep, on a local cluster of eight nodes; that does not need root.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -129,24 +131,27 @@ pub async fn run(args: &Args, provenance: &Value) -> Result<ExitCode> {
 fn print_run(args: &Args, run: &str, comparison: &Comparison) -> Result<()> {
     let [real, simulated] = comparison.preemptions;
     let (error, text) = (report::percent(comparison.fidelity.error()), comparison.fidelity.table().text());
-    let line = format!(
-        "{run}: mean error over jobs {error}; preemptions: {real} real, {simulated} simulated\n{text}"
-    );
+    let steal =
+        comparison.steal.map_or_else(String::new, |steal| format!("; CPU steal {}", report::percent(steal)));
     if args.json {
-        eprintln!("mrctl: {run}: mean error over jobs {error}");
+        eprintln!("mrctl: {run}: mean error over jobs {error}{steal}");
         return Ok(());
     }
-    output::line(line)
+    output::line(format!(
+        "{run}: mean error over jobs {error}; preemptions: {real} real, {simulated} simulated{steal}\n{text}"
+    ))
 }
 
 async fn run_paced(args: &Args) -> Result<Vec<Comparison>> {
     let mut all: Vec<Comparison> = Vec::new();
     for trial in selected_trials(&args.only, args.link)? {
+        let before = CpuTimes::now();
         let real = trial::run(&trial, &args.dir).await?;
+        let steal = CpuTimes::now().steal_since(&before);
         let Trial { name, setup, workload, .. } = trial.as_it_was(&real.history);
         let simulated =
             World::new(setup, workload)?.run(None).map_err(|broken| anyhow!("{name}: {broken}"))?;
-        let comparison = Comparison::of(&name, &real.outcome, &[simulated])?;
+        let comparison = Comparison::of(&name, &real.outcome, &[simulated], steal)?;
         print_run(args, &name, &comparison)?;
         all.push(comparison);
     }
@@ -161,19 +166,21 @@ async fn run_real(args: &Args) -> Result<(Vec<Comparison>, Value)> {
         bail!(Usage(format!("--size {}: must be at least 16MiB", args.size)));
     }
     machines::check()?;
-    eprintln!("mrctl: starting machines, writing inputs and measuring the programs");
-    let bench = real::Bench::start(&args.dir, args.size.0, args.histories.as_deref(), &selected).await?;
-    let profiles = serde_json::to_value(bench.profiles())?;
-    if !args.json {
-        output::line(format!("measured profiles:\n{}", profile::render(bench.profiles())))?;
-    }
-    let mut all = Vec::new();
+    eprintln!("mrctl: starting machines and writing inputs");
+    let mut bench = real::Bench::start(&args.dir, args.size.0, args.histories.as_deref(), &selected).await?;
+    let (mut all, mut profiles) = (Vec::new(), Vec::new());
     for repeat in 1..=args.repeats {
+        eprintln!("mrctl: measuring the programs for repeat {repeat} of {}", args.repeats);
+        let measured = bench.calibrate_all(repeat).await?;
+        profiles.push(serde_json::to_value(measured)?);
+        if !args.json {
+            output::line(format!("measured profiles:\n{}", profile::render(measured)))?;
+        }
         for workload in &selected {
             let comparison = bench.compare(workload, u64::from(repeat)).await?;
             print_run(args, &format!("{} {repeat} of {}", workload.name, args.repeats), &comparison)?;
             all.push(comparison);
         }
     }
-    Ok((all, profiles))
+    Ok((all, profiles.into()))
 }

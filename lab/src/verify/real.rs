@@ -1,12 +1,13 @@
 //! Jobs with real input and output on limited machines, and their simulation.
 //!
-//! First, each program runs on input of its own. The CPU time of its tasks, the time of their starts
-//! and the sizes of their outputs give its profile. Then the workloads run, and each run is simulated with these profiles,
-//! the limits of the machines, and the submission times, splits and block locations of the run. No
-//! task time of a compared run is used.
+//! At the start of each repeat, each program runs on input of its own. The CPU time of its tasks, the
+//! time of their starts and the sizes of their outputs give its profile. Then the workloads run, and
+//! each run is simulated with these profiles, the limits of the machines, and the submission times,
+//! splits and block locations of the run. No task time of a compared run is used.
 
 use super::{
     machines::{Limits, MEMORY, Machines},
+    steal::CpuTimes,
     summary::Comparison,
 };
 use anyhow::{Context, Result, bail, ensure};
@@ -159,6 +160,9 @@ fn setup(seed: u64, faults: Vec<Fault>) -> Setup {
         machine.cores = LIMITS.cores;
         (machine.disk, machine.nic) = (LIMITS.disk as f64, LIMITS.link as f64);
         machine.disk_writes = Some(LIMITS.disk as f64);
+        // Map outputs and checkpoints are in memory on the machines too, see `MEMORY`, so that disks do
+        // not limit them.
+        machine.cache = u64::MAX;
     }
     setup
 }
@@ -186,6 +190,8 @@ pub(super) struct Bench {
     block: u64,
     /// Folder for the histories of all jobs.
     histories: Option<PathBuf>,
+    /// The programs of the workloads, and their profiles.
+    programs: Vec<Program>,
     profiles: Profiles,
 }
 
@@ -203,8 +209,8 @@ fn calibration_input(program: Program) -> String {
 }
 
 impl Bench {
-    /// Starts the cluster in a folder below `within`, writes the inputs of the workloads, and
-    /// measures the profiles of their programs.
+    /// Starts the cluster in a folder below `within`, writes the inputs of the workloads, and limits
+    /// the machines.
     pub(super) async fn start(
         within: &Path,
         size: u64,
@@ -219,8 +225,12 @@ impl Bench {
         let cluster = Cluster::load(&config)?;
         let (tracker, files) = (cluster.jobtracker().await?, cluster.files().await?);
         let histories = histories.map(Path::to_owned);
-        let mut bench =
-            Self { machines, config, tracker, files, block, histories, profiles: Profiles::new() };
+        let is_used = |program: &Program| {
+            workloads.iter().any(|workload| workload.jobs.iter().any(|job| job.program == *program))
+        };
+        let programs = Program::ALL.into_iter().filter(is_used).collect();
+        let profiles = Profiles::new();
+        let bench = Self { machines, config, tracker, files, block, histories, programs, profiles };
         bench.await_nodes().await?;
         for folder in ["/in", "/out"] {
             bench.mrctl(&["fs", "mkdir", folder]).await?;
@@ -233,23 +243,21 @@ impl Bench {
         for (seed, (path, (program, part))) in (1..).zip(&inputs) {
             bench.put_input(*program, size / part, seed, path).await?;
         }
-        let is_used = |program: Program| {
-            workloads.iter().any(|workload| workload.jobs.iter().any(|job| job.program == program))
-        };
-        let used = || Program::ALL.into_iter().filter(|program| is_used(*program));
-        for program in used() {
-            bench.put_input(program, size / 2, 1000, &calibration_input(program)).await?;
+        for program in &bench.programs {
+            bench.put_input(*program, size / 2, 1000, &calibration_input(*program)).await?;
         }
         bench.machines.limit(&LIMITS)?;
-        for program in used() {
-            bench.calibrate(program).await?;
-        }
         Ok(bench)
     }
 
-    /// Returns the profiles that were measured.
-    pub(super) fn profiles(&self) -> &Profiles {
-        &self.profiles
+    /// Measures the profiles of the programs for the runs of a repeat. The speed of the processors may
+    /// have changed since the repeat before.
+    pub(super) async fn calibrate_all(&mut self, repeat: u32) -> Result<&Profiles> {
+        for program in self.programs.clone() {
+            let profile = self.calibrate(program, repeat).await?;
+            self.profiles.insert(program.name().to_owned(), profile);
+        }
+        Ok(&self.profiles)
     }
 
     async fn mrctl(&self, args: &[&str]) -> Result<String> {
@@ -305,7 +313,7 @@ impl Bench {
 
     /// Measures the profile of a program on input of its own, with splits of different sizes, which
     /// separates the time of a start from that of the input.
-    async fn calibrate(&mut self, program: Program) -> Result<()> {
+    async fn calibrate(&self, program: Program, repeat: u32) -> Result<Profile> {
         let (from, mut histories) = (calibration_input(program), Vec::new());
         for divisor in [1, 4] {
             self.machines.drop_caches()?;
@@ -314,7 +322,7 @@ impl Bench {
             histories.extend(self.await_histories(std::slice::from_ref(&id)).await?);
             self.mrctl(&["fs", "rm", "--recursive", "/out/calibration"]).await?;
         }
-        self.save(&format!("calibration-{}", program.name()), &histories)?;
+        self.save(&format!("calibration-{}-{repeat}", program.name()), &histories)?;
         let measured = |texts: &[(String, String)], by_cpu_time: bool| {
             let all = history::read_texts(texts)?.calibrate(by_cpu_time);
             let found = all.iter().find(|one| one.name == program.name()).and_then(Calibrated::profile);
@@ -324,9 +332,7 @@ impl Bench {
         let (both, whole) = (measured(&histories, true)?, measured(&histories[..1], true)?);
         // A start waits more than it computes: for messages, and for files of the program.
         let start_s = measured(&histories, false)?.start_s;
-        let profile = Profile { map_mbps: both.map_mbps, start_s, ..whole };
-        self.profiles.insert(program.name().to_owned(), profile);
-        Ok(())
+        Ok(Profile { map_mbps: both.map_mbps, start_s, ..whole })
     }
 
     /// Submits a job whose splits are those of the workloads, divided by `divisor`.
@@ -373,6 +379,7 @@ impl Bench {
     /// Runs a workload once, simulates the run, and compares both.
     pub(super) async fn compare(&self, workload: &Workload, seed: u64) -> Result<Comparison> {
         self.machines.drop_caches()?;
+        let before = CpuTimes::now();
         let first = self.submit_one(workload, 0).await?;
         // The first submission of a sort samples its input, which takes seconds.
         let began = Instant::now();
@@ -381,6 +388,7 @@ impl Bench {
         killed?;
         let ids = [vec![first], others?].concat();
         let texts = self.await_histories(&ids).await?;
+        let steal = CpuTimes::now().steal_since(&before);
         if workload.dies.is_some() {
             self.machines.start_daemons()?;
             self.await_nodes().await?;
@@ -411,7 +419,7 @@ impl Bench {
         };
         let simulated = (0..SIMULATIONS).map(simulate).collect::<Result<Vec<_>>>()?;
         let real = history.outcome("fair");
-        Comparison::of(workload.name, &real, &simulated)
+        Comparison::of(workload.name, &real, &simulated, steal)
     }
 
     async fn submit_one(&self, workload: &Workload, number: usize) -> Result<String> {

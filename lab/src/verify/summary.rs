@@ -15,6 +15,8 @@ pub(super) struct Comparison {
     pub(super) fidelity: Fidelity,
     /// Real and simulated number of preemptions.
     pub(super) preemptions: [f64; 2],
+    /// The share of the processors' time that the host gave to others during the real run, if known.
+    pub(super) steal: Option<f64>,
     /// For each job in the real run: recovered tasks, maps among them, node-local ones among these,
     /// and the longest wait of a recovered task in seconds.
     recovery: Vec<Value>,
@@ -22,7 +24,7 @@ pub(super) struct Comparison {
 
 impl Comparison {
     /// Fails if a job did not succeed, for real or in a simulation.
-    pub(super) fn of(name: &str, real: &Outcome, simulated: &[Outcome]) -> Result<Self> {
+    pub(super) fn of(name: &str, real: &Outcome, simulated: &[Outcome], steal: Option<f64>) -> Result<Self> {
         let preemptions = |outcome: &Outcome| -> f64 {
             outcome.metrics.jobs().map(|(_, job)| f64::from(job.preemption.preemptions())).sum()
         };
@@ -45,6 +47,7 @@ impl Comparison {
             name: name.to_owned(),
             fidelity: Fidelity { jobs },
             preemptions: [preemptions(real), mean(&simulated.iter().map(preemptions).collect::<Vec<_>>())],
+            steal,
             recovery: recovery.collect(),
         })
     }
@@ -59,6 +62,7 @@ impl Comparison {
             "trial": self.name,
             "error": self.fidelity.error(),
             "preemptions": { "real": real, "simulated": simulated },
+            "steal": self.steal,
             "jobs": jobs.collect::<Vec<_>>(),
         })
     }
@@ -82,6 +86,8 @@ pub(super) fn errors(all: &[Comparison]) -> Table {
         "mean difference",
         "preemptions, real",
         "preemptions, simulated",
+        "CPU steal, mean",
+        "CPU steal, largest",
     ];
     let mut table = Table::new(&head);
     let mut names: Vec<&str> = Vec::new();
@@ -96,6 +102,7 @@ pub(super) fn errors(all: &[Comparison]) -> Table {
             all.iter().filter(|one| name.is_none_or(|name| one.name == name)).collect();
         let differences: Vec<f64> = runs.iter().flat_map(|run| run.fidelity.differences()).collect();
         let errors: Vec<f64> = differences.iter().map(|difference| difference.abs()).collect();
+        let steal: Vec<f64> = runs.iter().filter_map(|run| run.steal).collect();
         let percent = |value: f64| Cell::percent(Some(value));
         let preemptions =
             |at: usize| Cell::count(runs.iter().map(|run| run.preemptions[at]).sum::<f64>().round() as usize);
@@ -110,6 +117,8 @@ pub(super) fn errors(all: &[Comparison]) -> Table {
             percent(mean(&differences)),
             preemptions(0),
             preemptions(1),
+            Cell::percent((!steal.is_empty()).then(|| mean(&steal))),
+            Cell::percent((!steal.is_empty()).then(|| max(&steal))),
         ]);
     }
     table
@@ -165,6 +174,7 @@ mod tests {
             name: name.to_owned(),
             fidelity: Fidelity { jobs },
             preemptions: [2.0, 3.0],
+            steal: (name == "sort").then_some(0.02),
             recovery: Vec::new(),
         }
     }
@@ -184,7 +194,9 @@ mod tests {
         let table = errors(&all);
         assert_eq!(row(&table, 0)[..7], ["sort", "2", "4", "7.5%", "5.0%", "18.5%", "20.0%"]);
         assert_eq!(row(&table, 2)[..4], ["all", "3", "5", "16.0%"]);
-        assert_eq!(row(&table, 2)[8..], ["6", "9"]);
+        assert_eq!(row(&table, 2)[8..], ["6", "9", "2.0%", "2.0%"]);
+        assert_eq!(row(&table, 0)[10..], ["2.0%", "2.0%"]);
+        assert_eq!(row(&table, 1)[10..], ["-", "-"], "not known");
         assert_eq!(row(&durations(&all), 1)[..6], ["sort", "b", "10.0", "10.0", "10.0", "9.0"]);
     }
 }

@@ -94,9 +94,10 @@ fn simulator_predicts_real_jobs_on_limited_machines() {
     assert_eq!(jobs.len(), 5, "{result:#}");
     let have_ended = |job: &Value| number(&job["real_s"]) > 0.0 && number(&job["simulated_s"]) > 0.0;
     assert!(jobs.iter().all(have_ended), "{result:#}");
-    assert!(number(&result["profiles"]["wordcount"]["map_mbps"]) > 0.0, "{result:#}");
+    assert!(number(&result["profiles"][0]["wordcount"]["map_mbps"]) > 0.0, "{result:#}");
     let recovered: f64 = jobs.iter().map(|job| number(&job["recovery"]["tasks"])).sum();
     assert!(recovered > 0.0, "the node died without a task: {result:#}");
+    assert!((0.0..=1.0).contains(&number(&result["trials"][0]["steal"])), "{result:#}");
     assert!(number(&result["error"]) < BUSY_ERROR_MAX, "{result:#}");
 }
 
