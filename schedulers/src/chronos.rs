@@ -76,12 +76,17 @@ impl Chronos {
             words.reverse();
         }
         let acts_on_suspicion = section.choice("early", &words, about);
-        let (name, preempt_mode) = (format!("chronos({})", inner.name()), section.preempt_mode());
+        let name = format!("chronos({})", inner.name());
+        Self { name, literal, acts_on_suspicion, ..Self::part_of(inner, section.preempt_mode()) }
+    }
+
+    /// Wraps a policy that has recovery as one of its rules, with the default parameters.
+    pub fn part_of(inner: Box<dyn Scheduler>, preempt_mode: PreemptMode) -> Self {
         Self {
+            name: inner.name().to_owned(),
             inner,
-            name,
-            literal,
-            acts_on_suspicion,
+            literal: false,
+            acts_on_suspicion: true,
             preempt_mode,
             lost_tasks: BTreeSet::new(),
             has_new_lost_tasks: false,

@@ -18,6 +18,8 @@
 //! 6. **Unequal nodes.** A slot of a slow node is not used if the task would end sooner on another
 //!    node, after the work of the jobs that are ahead. An attempt on a slow node moves if it ends
 //!    sooner elsewhere.
+//! 7. **Recovery.** Tasks that were lost with a node get slots at once, in the order of their jobs
+//!    (`chronos`).
 //!
 //! Every rule can be switched off. README.md and docs/research/coda.md explain why each exists.
 
@@ -26,6 +28,7 @@ mod nodes;
 mod virtual_fair;
 
 use crate::{
+    chronos::Chronos,
     estimate::{Mean, demand},
     fair::pools::{self, Pool, Pools},
     fill::{LocalityDelay, SlotOrder, fill_in_order},
@@ -238,8 +241,16 @@ impl Settings {
 }
 
 impl Coda {
-    /// Reads the parameters.
-    pub fn new(section: &mut Section<'_>) -> Self {
+    /// Reads the parameters and creates the policy.
+    pub fn build(section: &mut Section<'_>) -> Box<dyn Scheduler> {
+        let recovers =
+            section.switch("recover", "tasks that were lost with a node get slots at once, as in chronos");
+        let policy = Self::new(section);
+        let preempt_mode = policy.settings.preempt_mode;
+        if recovers { Box::new(Chronos::part_of(Box::new(policy), preempt_mode)) } else { Box::new(policy) }
+    }
+
+    fn new(section: &mut Section<'_>) -> Self {
         let about = "how long a job waits for a node-local slot";
         let node_wait = section.span("node_wait", Span::secs(3), about);
         let about = "how long it then waits for a rack-local slot";

@@ -139,7 +139,7 @@ pub const POLICIES: &[Policy] = &[
         section: "coda",
         about: "slots go to the job with the least remaining work, also by preemption; jobs that take much longer than under fair sharing share 30 % of the slots",
         rule_texts: coda::RULE_TEXTS,
-        build: |section| Box::new(coda::Coda::new(section)),
+        build: coda::Coda::build,
     },
 ];
 

@@ -391,6 +391,23 @@ const NOT_CHECKED: [&str; 6] = [
 /// Pages that have no archive yet.
 const NOT_ARCHIVED: [&str; 2] = ["benchmarks.md", "coshh.md"];
 
+/// The goals of `mrctl verify`: a mean error of 10 % over all jobs, and of 20 % in each workload.
+#[test]
+fn archived_accuracy_meets_its_goals() {
+    let archives = archives();
+    let verify = &archives.get("verify.json").expect("verify.json");
+    let table = verify["tables"].as_array().unwrap().iter().find(|table| table["title"] == "Errors").unwrap();
+    let header: Vec<&str> = table["head"].as_array().unwrap().iter().map(text).collect();
+    let column = header.iter().position(|name| *name == "mean error").unwrap();
+    let rows = table["rows"].as_array().unwrap();
+    assert!(rows.len() > 4, "{rows:?}");
+    for row in rows {
+        let (name, error) = (text(&row[0]), row[column]["mean"].as_f64().unwrap());
+        let goal = if name == "all" { 0.1 } else { 0.2 };
+        assert!(error <= goal, "{name}: the mean error is {error:.3}, above the goal of {goal}");
+    }
+}
+
 fn example() -> Archives {
     let archive = serde_json::json!({
         "command": "mrctl repro x --all", "version": "0", "commit": "c", "seeds": 30, "setting": "45 workers, every 30 s",

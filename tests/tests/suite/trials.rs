@@ -302,3 +302,28 @@ fn paper_experiments_run_on_one_machine() {
         assert!(out.contains("paper") && out.contains("ours"), "{out}");
     }
 }
+
+/// A change of a policy or of the simulator makes the archives of docs/research stale.
+#[test]
+fn archived_simulations_can_be_repeated() {
+    let archive = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/research/archive/coda.json");
+    let archive: Value = serde_json::from_str(&std::fs::read_to_string(archive).unwrap()).unwrap();
+    let seed = archive["first_seed"].to_string();
+    for workload in ["gridmix", "chronos-sort"] {
+        let is_it = |runs: &&Value| runs["workload"] == workload;
+        let archived = archive["runs"].as_array().unwrap().iter().find(is_it).unwrap();
+        let args = ["sim", "--workload", workload, "--first-seed", &seed];
+        let out = mrctl(&[&args[..], &["--scheduler", "coda,fair,hsrtf-pup,fcs", "--json"]].concat());
+        let now: Value = serde_json::from_str(&out).unwrap();
+        for policy in now["policies"].as_array().unwrap() {
+            let name = policy["policy"].as_str().unwrap();
+            let before = archived["completion_s"][name][0].as_f64().unwrap();
+            let after = policy["completion_s"].as_f64().unwrap();
+            assert!(
+                (after - before).abs() <= 0.005 * before,
+                "{workload} under {name}, seed {seed}: {after:.1} s, but {before} s in coda.json; make the \
+                 archives of docs/research again"
+            );
+        }
+    }
+}
