@@ -145,7 +145,7 @@ impl PreemptionRules for FewestTasks {
         Self::task_for(job, victim.id.phase(), victim.tracker, plan)
     }
 
-    fn reason(&self, _victim: AttemptId, beneficiary: JobId) -> Why {
+    fn reason(&self, _victim: AttemptId, beneficiary: JobId, _plan: &Plan<'_>) -> Why {
         Why::rule("more-tasks").with_beneficiary(beneficiary)
     }
 }

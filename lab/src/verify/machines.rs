@@ -293,7 +293,9 @@ fn end_processes(folder: &Path) -> Result<()> {
             return Ok(());
         }
         ensure!(Instant::now() < deadline, "cannot end the processes {}", left.join(", "));
-        left.iter().for_each(|pid| kill(pid));
+        for pid in &left {
+            kill(pid);
+        }
         std::thread::sleep(END_INTERVAL);
     }
 }
