@@ -114,6 +114,8 @@ pub struct JobTracker {
     /// The number of computations so far, of the policy and of the shadow.
     computations: u64,
     last_tick: Time,
+    /// No attempt can be late before this time.
+    next_timeout: Time,
     last_policy_tick: Time,
     last_event: Time,
 }
@@ -146,6 +148,7 @@ impl JobTracker {
             computing: None,
             computations: 0,
             last_tick: Time(0),
+            next_timeout: Time(0),
             last_policy_tick: Time(0),
             last_event: Time(0),
         }
@@ -295,6 +298,7 @@ impl JobTracker {
         self.cluster.apply(now, &fact).expect("only consistent facts are recorded");
         self.notify_policies(now, &fact);
         self.reservations.observe(&fact);
+        self.update_next_timeout(now, &fact);
         match &fact {
             Fact::JobSubmitted { .. }
             | Fact::PreemptionRequested { kind: PreemptKind::Kill, .. }

@@ -1,7 +1,8 @@
 //! Timeouts: trackers become suspect and lost, stuck attempts are killed, stragglers are found.
 //!
-//! Every tick, once a second, checks everything. This is cheap (a few comparisons for each tracker
-//! and attempt) and needs no queue of timers.
+//! Every tick, once a second, checks when each tracker was last seen. It checks the attempts only if
+//! one of them may be late: `JobTracker::next_timeout` is a lower bound, so no queue of timers is
+//! needed.
 
 use super::JobTracker;
 use crate::{
@@ -12,7 +13,7 @@ use crate::{
     phase::Phase,
     task::{Attempt, AttemptState, PreemptKind, Stage},
     time::{Span, Time},
-    tracker::TrackerState,
+    tracker::{Tracker, TrackerState},
 };
 
 /// When a tick has caused this many effects, it declares no more trackers lost. The journal record
@@ -81,23 +82,32 @@ impl JobTracker {
     }
 
     fn check_trackers(&mut self, now: Time, out: &mut Vec<Effect>) {
-        let silent = |limit: Span| self.cluster.silent_trackers(now, limit);
-        let lost = silent(self.config.lost_after).filter(|tracker| tracker.state != TrackerState::Lost);
-        let lost: Vec<TrackerId> = lost.map(|tracker| tracker.id).collect();
-        let suspect = silent(self.config.suspect_after).filter(|tracker| tracker.state == TrackerState::Live);
-        let suspect = suspect.map(|tracker| tracker.id).filter(|id| lost.binary_search(id).is_err());
-        let suspect: Vec<TrackerId> = suspect.collect();
-        for id in &lost {
+        let Config { suspect_after, lost_after, forget_after, .. } = self.config;
+        let shortest = suspect_after.min(lost_after).min(forget_after);
+        let silent: Vec<&Tracker> = self.cluster.silent_trackers(now, shortest).collect();
+        if silent.is_empty() {
+            return;
+        }
+        let (mut lost, mut suspect) = (Vec::new(), Vec::new());
+        for tracker in silent {
+            let silent_for = now.since(self.cluster.last_seen(tracker.id));
+            if silent_for >= lost_after && tracker.state != TrackerState::Lost {
+                lost.push(tracker.id);
+            } else if silent_for >= suspect_after && tracker.state == TrackerState::Live {
+                suspect.push(tracker.id);
+            }
+        }
+        for id in lost {
             // The facts of one event are one record of the journal, whose size is limited. The next
             // tick handles the remaining trackers.
             if out.len() >= EFFECTS_PER_TICK_MAX {
                 break;
             }
-            self.declare_lost(now, *id, &format!("no heartbeat for {}", self.config.lost_after), out);
+            self.declare_lost(now, id, &format!("no heartbeat for {lost_after}"), out);
         }
         self.forget_lost(now, out);
         for id in suspect {
-            self.declare_suspect(now, id, &format!("no heartbeat for {}", self.config.suspect_after), out);
+            self.declare_suspect(now, id, &format!("no heartbeat for {suspect_after}"), out);
         }
     }
 
@@ -105,17 +115,18 @@ impl JobTracker {
     /// Such an attempt holds its slot until its tracker reports that it has ended. It then counts
     /// as failed, so that a task that always gets stuck does not run forever.
     fn check_attempts(&mut self, now: Time, out: &mut Vec<Effect>) {
+        if now < self.next_timeout {
+            return;
+        }
+        let mut next_timeout = Time(u64::MAX);
         let mut late: Vec<(AttemptId, String)> = Vec::new();
         let mut gone: Vec<AttemptId> = Vec::new();
         let mut overdue: Vec<AttemptId> = Vec::new();
-        // Attempts on a tracker that is suspect or awaited are handled when it comes back or is lost.
-        let live = self.cluster.trackers().filter(|tracker| tracker.state == TrackerState::Live);
-        let running = live.flat_map(|tracker| tracker.running.map.iter().chain(&tracker.running.reduce));
-        for attempt in running.filter_map(|id| self.cluster.attempt(*id)) {
+        for attempt in self.checked_attempts() {
+            next_timeout = next_timeout.min(self.earliest_timeout(attempt));
             let reports = self.cluster.reports(attempt.id.job(), attempt.id.phase());
             let Config { launch_timeout, task_timeout, .. } = self.config;
-            let asked = matches!(attempt.state, AttemptState::Splitting | AttemptState::Pausing);
-            if asked && attempt.preempt_deadline.is_some_and(|preempt_deadline| now >= preempt_deadline) {
+            if preempt_deadline(attempt).is_some_and(|deadline| now >= deadline) {
                 overdue.push(attempt.id);
             }
             if attempt.state == AttemptState::Running && !reports.has_started(attempt) {
@@ -142,6 +153,7 @@ impl JobTracker {
                 _ => {}
             }
         }
+        self.next_timeout = next_timeout;
         // In the order of jobs, not of trackers.
         late.sort_unstable();
         overdue.sort_unstable();
@@ -162,6 +174,51 @@ impl JobTracker {
         }
     }
 
+    /// Returns the attempts with timeouts. Attempts on a tracker that is suspect or awaited are
+    /// handled when it comes back or is lost.
+    fn checked_attempts(&self) -> impl Iterator<Item = &Attempt> {
+        let live = self.cluster.trackers().filter(|tracker| tracker.state == TrackerState::Live);
+        let running = live.flat_map(|tracker| tracker.running.map.iter().chain(&tracker.running.reduce));
+        running.filter_map(|id| self.cluster.attempt(*id))
+    }
+
+    /// Returns a time before which an attempt cannot be late. A reduce that waits for maps is not
+    /// late at that time, but it may be as soon as they are done.
+    fn earliest_timeout(&self, attempt: &Attempt) -> Time {
+        let reports = self.cluster.reports(attempt.id.job(), attempt.id.phase());
+        let launch = reports.last_reported(attempt) + self.config.launch_timeout;
+        let progress = reports.last_progress(attempt) + self.config.task_timeout;
+        preempt_deadline(attempt).into_iter().fold(launch.min(progress), Time::min)
+    }
+
+    /// Updates the time before which no attempt can be late, after a fact. Reports need no update:
+    /// they only make timeouts later.
+    pub(super) fn update_next_timeout(&mut self, now: Time, fact: &Fact) {
+        let Config { launch_timeout, task_timeout, .. } = self.config;
+        let earliest = match fact {
+            Fact::PreemptionDeadlineSet { until, .. } => *until,
+            // The attempts of the tracker had no timeouts before. Some may be late already.
+            Fact::TrackerJoined { .. } | Fact::TrackerRecovered { .. } => Time(0),
+            // The timeouts of an attempt that is launched begin now.
+            _ => now + launch_timeout.min(task_timeout),
+        };
+        self.next_timeout = self.next_timeout.min(earliest);
+    }
+
+    /// Checks that no attempt can be late before the next check of the attempts. For tests.
+    pub fn check_next_timeout(&self) -> Result<(), String> {
+        let early = |attempt: &&Attempt| self.earliest_timeout(attempt) < self.next_timeout;
+        match self.checked_attempts().find(early) {
+            Some(attempt) => Err(format!(
+                "{} may be late at {}, before the next check of the attempts at {}",
+                attempt.id,
+                self.earliest_timeout(attempt),
+                self.next_timeout
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// Kills an attempt that still holds its slot at the deadline of its preemption. A program may
     /// process one record or one key for a long time.
     fn kill_past_deadline(&mut self, now: Time, id: AttemptId, out: &mut Vec<Effect>) {
@@ -179,4 +236,10 @@ impl JobTracker {
         self.cluster.progress(attempt).stage == Stage::Shuffle
             && self.cluster.job(attempt.id.job()).is_some_and(|job| !job.is_done(Phase::Map))
     }
+}
+
+/// Returns the time at which an attempt is killed that was requested to release its slot.
+fn preempt_deadline(attempt: &Attempt) -> Option<Time> {
+    let asked = matches!(attempt.state, AttemptState::Splitting | AttemptState::Pausing);
+    attempt.preempt_deadline.filter(|_| asked)
 }

@@ -8,7 +8,7 @@ impl World {
     /// Checks the invariants of the core, and those between the core and the machines.
     pub(super) fn check(&mut self) {
         let Some(core) = &self.core else { return };
-        if let Err(what) = invariants::check(core.cluster()) {
+        if let Err(what) = invariants::check(core.cluster()).and_then(|()| core.check_next_timeout()) {
             self.violation = Some(what);
             return;
         }
