@@ -92,8 +92,7 @@ impl Cluster {
 
     /// Returns whether a tracker has a free slot.
     pub(crate) fn has_free_slot(&self, id: TrackerId, phase: Phase) -> bool {
-        self.durable.unassigned_trackers(phase).contains(&id)
-            && self.has_slot_without_unknown_attempt(id, phase)
+        self.tracker(id).is_some_and(|tracker| self.free_slots(tracker, phase) > 0)
     }
 
     /// Returns whether a tracker with unassigned slots has one that is not taken by an unknown

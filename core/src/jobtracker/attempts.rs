@@ -49,6 +49,9 @@ impl JobTracker {
             }
             return self.handle_unknown_attempt(from, id, Self::is_final(&status));
         }
+        if let AttemptStatus::Running(progress) = status {
+            return self.attempt_progressed(now, id, progress, out);
+        }
         let mut status = self.check_pieces(id, status);
         if let AttemptStatus::Succeeded(result) | AttemptStatus::Split(_, result) = &mut status
             && let Some(job) = self.cluster.job(id.job())
@@ -56,7 +59,6 @@ impl JobTracker {
             job.limit_counters(id.phase(), &mut result.counters);
         }
         match status {
-            AttemptStatus::Running(progress) => self.attempt_progressed(now, id, progress, out),
             AttemptStatus::Succeeded(result) => self.attempt_succeeded(now, id, result, out),
             AttemptStatus::Split(position, result) => self.map_split(now, id, position, result, out),
             AttemptStatus::Paused(checkpoint) => self.attempt_paused(now, id, checkpoint, out),
@@ -70,8 +72,8 @@ impl JobTracker {
                     None => self.attempt_killed(now, id, &why, out),
                 }
             }
-            // Handled at the start of this function.
-            AttemptStatus::Copied(_) | AttemptStatus::CopyFailed(_) => {}
+            // Handled above.
+            AttemptStatus::Running(_) | AttemptStatus::Copied(_) | AttemptStatus::CopyFailed(_) => {}
         }
     }
 

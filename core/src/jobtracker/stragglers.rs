@@ -48,6 +48,10 @@ impl JobTracker {
     }
 
     fn slow_tasks(&self, now: Time, job: &Job, phase: Phase) -> BTreeSet<u32> {
+        // Without a finished task, no time is expected that a task could exceed.
+        if job.mean_time(phase).is_none() {
+            return BTreeSet::new();
+        }
         // An attempt that has not ended this long after the request to split it does not react.
         let does_not_react = |at: &Attempt| {
             at.preempt_request.is_some_and(|(_, at)| now.since(at) >= self.config.straggler_after)

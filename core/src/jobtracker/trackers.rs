@@ -367,7 +367,8 @@ impl JobTracker {
 
     fn send_map_events_to(&mut self, id: TrackerId) {
         let reduces = self.cluster.tracker(id).into_iter().flat_map(|tracker| &tracker.running.reduce);
-        let jobs: BTreeSet<JobId> = reduces.map(|attempt| attempt.job()).collect();
+        let mut jobs: Vec<JobId> = reduces.map(|attempt| attempt.job()).collect();
+        jobs.dedup(); // The attempts are ordered by job.
         for job in jobs {
             self.send_map_events_of(id, job);
         }
