@@ -65,19 +65,19 @@ impl World {
 
     /// Chooses the machines with the replicas of the input blocks: `copies` per map.
     fn place_blocks(&self, job: &JobPlan, copies: usize, rng: &mut Rng) -> Vec<u32> {
-        let rack = |at: usize| self.setup.machines[at].rack.to_string();
-        let racks: Vec<String> = (0..self.nodes.len()).map(rack).collect();
         let candidate = |at: usize| Candidate {
             name: &self.nodes[at].name,
             host: &self.nodes[at].name,
-            rack: &racks[at],
+            rack: &self.nodes[at].rack,
             free: self.setup.machines[at].disk_bytes,
             load: 0,
             usable: self.nodes[at].has_blocks(),
         };
-        let all: Vec<Candidate<'_>> = (0..self.nodes.len()).map(candidate).collect();
+        let nodes = self.nodes.len();
+        let takes_all = nodes <= CANDIDATES_MAX;
+        let mut some: Vec<usize> = if takes_all { (0..nodes).collect() } else { Vec::new() };
+        let mut candidates: Vec<Candidate<'_>> = some.iter().copied().map(candidate).collect();
         let mut replicas = Vec::with_capacity(job.maps.len() * copies);
-        let mut some: Vec<usize> = Vec::new();
         for map in &job.maps {
             let placing = PlacementRequest {
                 count: copies,
@@ -85,18 +85,17 @@ impl World {
                 seed: rng.bits(),
                 ..PlacementRequest::default()
             };
-            let chosen = if all.len() <= CANDIDATES_MAX {
-                place(&all, &placing)
-            } else {
+            if !takes_all {
                 some.clear();
-                some.extend((0..CANDIDATES_MAX).map(|_| rng.index(all.len())));
+                some.extend((0..CANDIDATES_MAX).map(|_| rng.index(nodes)));
                 some.sort_unstable();
                 some.dedup();
-                let candidates: Vec<Candidate<'_>> = some.iter().map(|at| all[*at].clone()).collect();
-                place(&candidates, &placing).into_iter().map(|at| some[at]).collect()
-            };
-            let last = chosen.last().copied().unwrap_or_else(|| rng.index(all.len())) as u32;
-            let chosen = chosen.into_iter().map(|at| at as u32);
+                candidates.clear();
+                candidates.extend(some.iter().copied().map(candidate));
+            }
+            let chosen = place(&candidates, &placing);
+            let last = chosen.last().map_or_else(|| rng.index(nodes), |at| some[*at]) as u32;
+            let chosen = chosen.into_iter().map(|at| some[at] as u32);
             replicas.extend(chosen.chain(std::iter::repeat(last)).take(copies));
         }
         replicas

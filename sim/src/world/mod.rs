@@ -588,6 +588,7 @@ fn machine(setup: &Setup, at: usize) -> Node {
     let machine = &setup.machines[at];
     Node {
         name: node_name(at),
+        rack: machine.rack.to_string(),
         slots: machine.slots,
         speed: machine.speed,
         cores: machine.cores,

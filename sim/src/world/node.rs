@@ -33,6 +33,7 @@ pub(super) struct NodeFaults {
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) name: String,
+    pub(super) rack: String,
     pub(super) slots: PerPhase<u32>,
     pub(super) speed: f64,
     pub(super) cores: f64,
