@@ -90,8 +90,9 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ("slow-node", "its node has {speed:%} of the usual speed, and the task ends sooner on another node"),
 ];
 
-/// How often work is estimated and attempts are preempted.
-const INTERVAL: Span = Span::secs(1);
+/// How often work is estimated and attempts are preempted: every second for each hundred trackers,
+/// within these limits. Heartbeats of larger clusters are rarer, so progress is known less often.
+const INTERVAL_S: std::ops::RangeInclusive<u64> = 1..=10;
 /// Assumed cost in seconds of a preemption before any was measured.
 const UNMEASURED_COST_S: f64 = 2.0;
 /// Time to start a process again.
@@ -155,6 +156,8 @@ pub struct Coda {
     latency: PerPhase<Mean>,
     /// The overdue jobs, the one that has been overdue longest first.
     overdue: Vec<JobId>,
+    /// How often work is estimated and attempts are preempted.
+    interval: Span,
     /// Since when jobs have left slots of slow nodes free.
     declined_since: BTreeMap<JobId, Time>,
     /// Whether jobs have arrived or become ready since the last round.
@@ -267,6 +270,7 @@ impl Coda {
             nodes: Nodes::default(),
             latency: PerPhase::default(),
             overdue: Vec::new(),
+            interval: Span::secs(*INTERVAL_S.start()),
             declined_since: BTreeMap::new(),
             wants_round: false,
         }
@@ -311,6 +315,8 @@ impl Coda {
 
     /// Estimates all jobs, advances virtual fair sharing, and finds overdue jobs and slow nodes.
     fn refresh_all(&mut self, now: Time, cluster: &Cluster) {
+        let hundreds = cluster.trackers().count() as u64 / 100;
+        self.interval = Span::secs(hundreds.clamp(*INTERVAL_S.start(), *INTERVAL_S.end()));
         let running: Vec<&Job> = cluster.active_jobs().filter(|job| job.is_running()).collect();
         for job in &running {
             self.estimate(job, now, cluster);
@@ -933,7 +939,7 @@ impl Scheduler for Coda {
         let Some(id) = fact.job() else { return };
         if let Some(job) = cluster.job(id).filter(|job| job.is_running()) {
             let is_new = !self.jobs.contains_key(&id);
-            let is_old = || now.since(self.state(id).estimated_at) >= INTERVAL;
+            let is_old = || now.since(self.state(id).estimated_at) >= self.interval;
             if is_new || is_old() {
                 self.estimate(job, now, cluster);
             }
@@ -957,7 +963,7 @@ impl Scheduler for Coda {
     }
 
     fn tick_interval(&self) -> Option<Span> {
-        Some(INTERVAL)
+        Some(self.interval)
     }
 
     fn needs_round(&self) -> bool {

@@ -181,6 +181,9 @@ impl Scheduler for Las {
                     let highest = running.map(|job| self.level(job.id)).max().unwrap_or(0);
                     let waiting = self.waiting_jobs[phase].iter();
                     let waiting: Vec<JobId> = waiting.take_while(|job| self.level(*job) < highest).collect();
+                    if waiting.is_empty() {
+                        continue;
+                    }
                     let progress = |done: f32| Reverse((f64::from(done) * 1000.0) as u32);
                     let key =
                         |attempt: &Attempt, done| (self.level(attempt.id.job()), progress(done), attempt.id);

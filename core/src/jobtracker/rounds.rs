@@ -17,10 +17,10 @@ use crate::{
 use std::collections::BTreeSet;
 
 impl JobTracker {
-    /// Offers the free slots of a tracker to the policy.
+    /// Offers the free slots of a tracker to the policy, if a task could use one.
     pub(super) fn offer(&mut self, now: Time, tracker: TrackerId, out: &mut Vec<Effect>) {
         let has_free_slot = Phase::BOTH.into_iter().any(|phase| self.cluster.has_free_slot(tracker, phase));
-        if has_free_slot && !self.cluster.active_job_ids().is_empty() {
+        if has_free_slot && self.has_launchable_task() {
             self.run_round(now, Cause::Offer(tracker), out);
         }
     }
