@@ -970,8 +970,11 @@ impl Scheduler for Coda {
         self.wants_round
     }
 
-    fn outranks(&self, a: JobId, b: JobId, phase: Phase, _plan: &Plan<'_>) -> bool {
-        (self.state(a).rank(phase), a) < (self.state(b).rank(phase), b)
+    /// Lost tasks preempt by the same rules as waiting jobs: an overdue job keeps its share, a pool
+    /// its minimum share, and a job that is hardly larger its slots. No rule applies in both
+    /// directions.
+    fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+        self.preemption_rule(a, b, phase, plan).is_some()
     }
 
     fn explain(&self, job: &Job, _now: Time, cluster: &Cluster) -> Vec<Why> {
