@@ -9,11 +9,13 @@
 //! nodes join or leave, or when the predictions have changed by more than the radius. Until then
 //! the last solution is used.
 //!
-//! Differs from the paper: if no suggested class has a task, the slot goes to any job (`literal =
-//! true` leaves it free), and of two users in the same position the one who came first is served
-//! (with `literal`, lots are drawn). With `slowest`, no task runs where it would take many times
-//! longer than on its best node. Maps and reduces have separate minimum shares and slots. Durations
-//! of tasks are learned, unless they are given (`users.NAME.map_time`).
+//! Differs from the paper: if no suggested class has a task, the slot goes to any job; of two users
+//! in the same position the one who came first is served, no lots are drawn; maps and reduces have
+//! separate minimum shares and slots; k-means uses logarithms; nodes of nearly the same speed are one
+//! column of the program. `literal = true` reverts all of these. Durations of tasks are learned,
+//! unless they are given (`users.NAME.map_time`). With `slowest`, no task runs where it would take
+//! many times longer than on its best node. The paper does not mention tasks that cannot run where
+//! they are suggested: they run anywhere (`may_need_other_nodes`, `Kinds::is_suggested`).
 //!
 //! COSHH does not preempt and does not wait for locality: a slot gets the nearest map of a job at
 //! once.
@@ -68,6 +70,10 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
         "user {user} holds {held reduce slot|reduce slots} (weight {weight}, minimum {min}); {users_ahead user goes|users go} first",
     ),
     (
+        "users-share-of-slots",
+        "user {user} holds {held slot|slots} of both kinds (weight {weight}, minimum {min}); {users_ahead user goes|users go} first",
+    ),
+    (
         "not-classified",
         "the nodes for its job class have not been computed yet: until then it may run on any node",
     ),
@@ -89,8 +95,7 @@ pub struct Coshh {
     node_speeds: BTreeMap<String, f64>,
     /// The slots of each tracker that are divided among jobs.
     nodes: BTreeMap<TrackerId, PerPhase<u32>>,
-    /// Whether a slot stays free if no suggested class has a task, and lots are drawn between users
-    /// in the same position, as in the paper.
+    /// Whether only the rules of the paper are used.
     literal: bool,
     seed: u64,
     slowdown_max: f64,
@@ -135,7 +140,7 @@ impl ShareStage {
 impl Coshh {
     /// Reads the parameters.
     pub fn new(section: &mut Section<'_>) -> Self {
-        let users = Users::new(section);
+        let mut users = Users::new(section);
         let window = section.span(
             "arrival_window",
             Span::secs(600),
@@ -149,8 +154,10 @@ impl Coshh {
         );
         let about = "no task runs on a node where it would take this many times longer than on its best node; 0: no limit";
         let slowest = section.number("slowest", 0.0, 0.0..=1e6, about);
-        let about = "only the rules of the paper: leave a slot free if no suggested class has work, draw lots between users in the same position";
+        let about = "only the rules of the paper: leave a slot free if no suggested class has work, draw lots between users in the same position, \
+                     count slots and minimum shares of both kinds together, cluster rates and not logarithms, merge only equal nodes";
         let literal = section.flag("literal", false, about);
+        users.joint_shares = literal;
         let slowest = if literal { 0.0 } else { slowest };
         let seed = section.count("seed", 1, "seed of the clustering, of lots and of `error`");
         let about = "for experiments: maximum random error added to predictions, as a fraction of them";
@@ -178,7 +185,7 @@ impl Coshh {
         Self {
             users,
             node_speeds,
-            kinds: Kinds::new(window, radius, slowest, u64::from(seed)),
+            kinds: Kinds::new(window, radius, slowest, literal, u64::from(seed)),
             predictor: Predictor::new(default, error, u64::from(seed)),
             nodes: BTreeMap::new(),
             literal,
@@ -345,7 +352,7 @@ pub fn synthetic_problem(classes: usize, nodes: usize) -> Problem {
         times: (0..nodes).map(|node| time(class, node)).collect(),
         fast_enough: vec![true; nodes],
     };
-    classes::problem(&(0..classes).map(kind).collect::<Vec<_>>(), nodes, 1)
+    classes::problem(&(0..classes).map(kind).collect::<Vec<_>>(), nodes, false, 1)
 }
 
 /// Returns the lot of a user: from the seed, the time, the tracker and the user, so that equal
@@ -361,8 +368,7 @@ fn drawn(of: [u64; 4]) -> u64 {
 }
 
 fn with_user_numbers(why: Why, user: &User, phase: Phase) -> Why {
-    let why =
-        why.with("held", f64::from(user.held_slots[phase])).with("min", f64::from(user.min_slots[phase]));
+    let why = why.with("held", f64::from(user.held(phase))).with("min", f64::from(user.minimum(phase)));
     why.with("weight", user.weight)
 }
 
@@ -421,11 +427,11 @@ impl Scheduler for Coshh {
             return place(a).zip(place(b)).is_some_and(|(a, b)| a < b);
         }
         let (has_a, has_b) = (user_a.retained_slots(phase, plan), user_b.retained_slots(phase, plan));
-        if has_b <= user_b.min_slots[phase] {
+        if has_b <= user_b.minimum(phase) {
             return false;
         }
         let share = |held: u32, user: &User| f64::from(held) / user.weight;
-        has_a < user_a.min_slots[phase] || share(has_a + 1, user_a) < share(has_b, user_b)
+        has_a < user_a.minimum(phase) || share(has_a + 1, user_a) < share(has_b, user_b)
     }
 
     fn explain(&self, job: &Job, _now: Time, _cluster: &Cluster) -> Vec<Why> {
@@ -433,8 +439,10 @@ impl Scheduler for Coshh {
             return Vec::new();
         };
         let mut reasons = Vec::new();
-        for phase in Phase::BOTH.into_iter().filter(|phase| !job.pending[*phase].is_empty()) {
+        let phases = Phase::BOTH.into_iter().filter(|phase| !job.pending[*phase].is_empty());
+        for phase in phases.take(if self.literal { 1 } else { 2 }) {
             let rule = match phase {
+                _ if self.literal => "users-share-of-slots",
                 Phase::Map => "users-share-of-map-slots",
                 Phase::Reduce => "users-share-of-reduce-slots",
             };

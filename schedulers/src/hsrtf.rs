@@ -12,7 +12,8 @@
 //! Differs from the paper: equation 2 is in seconds; preemption splits and pauses, needs a margin,
 //! spares attempts that were just launched or whose task was already killed, respects the shares of
 //! `pr`, and also happens at once when a job arrives; under `pr` each job gets at least one slot.
-//! The time of a reduce starts at the end of the maps. `literal = true` reverts all of these (the
+//! The time of a reduce starts at the end of the maps. Reduces wait for a tracker near their job; in
+//! the paper they only prefer one that has a free slot. `literal = true` reverts all of these (the
 //! table is in docs/research/papers/hsrtf.md). README.md explains how ambiguous parts are read.
 //!
 //! Not used: users, queues, priorities.
@@ -112,7 +113,7 @@ impl Hsrtf {
     /// Reads the parameters.
     pub fn new(mode: Mode, section: &mut Section<'_>) -> Self {
         let about = "only the rules of the paper: no minimum share, preemption only at the end of an interval, of any longer job; \
-                     also eq2 printed, margin 1, newly_launched 0s and preempt kill unless they are set";
+                     also eq2 printed, margin 1, newly_launched 0s, colocate_wait 0s and preempt kill unless they are set";
         let literal = section.flag("literal", false, about);
         let about = "pr: a job without a slot yields to shorter jobs for at most this many times its remaining time; not used with literal";
         let starvation_factor = section.number("starvation_factor", 10.0, 0.0..=1e6, about);
@@ -130,7 +131,10 @@ impl Hsrtf {
             starvation_factor,
             margin,
             newly_launched,
-            colocation: LocalityDelay::new(section.span("colocate_wait", Span::secs(3), about), Span(0)),
+            colocation: LocalityDelay::new(
+                section.span("colocate_wait", Span::secs(if literal { 0 } else { 3 }), about),
+                Span(0),
+            ),
             input_hosts: BTreeMap::new(),
             waiting_jobs: PerPhase::default(),
             arrivals: BTreeSet::new(),
@@ -244,8 +248,12 @@ impl PreemptionRules for Hsrtf {
             return waiting.min(plan.cluster().slots(phase));
         }
         // Shares are sums of fractions: 3.9999 counts as 4.
-        let share = (self.estimator.estimate_of(job.id).share[phase] + 1e-6).floor() as u32;
-        waiting.min(share.saturating_sub(plan.retained_slots(job, phase)))
+        let share = self.estimator.estimate_of(job.id).share[phase];
+        // The paper has no minimum share. Rounded down, the share of the shortest job could be 0, and
+        // the job would never get a slot early (table 1).
+        let least = u32::from(self.literal && share > 0.0);
+        let slots = ((share + 1e-6).floor() as u32).max(least);
+        waiting.min(slots.saturating_sub(plan.retained_slots(job, phase)))
     }
 
     fn may_preempt_from(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
@@ -290,14 +298,20 @@ impl PreemptionRules for Hsrtf {
 
 impl SlotOrder for Hsrtf {
     fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
-        let (is_pure, near_outputs) = (self.is_pure(), !self.literal);
+        let (is_pure, literal) = (self.is_pure(), self.literal);
         let Self { waiting_jobs, colocation, input_hosts, estimator, .. } = self;
         let mut jobs = waiting_jobs[phase].iter().filter_map(|id| plan.cluster().job(id));
         let TaskFit { task, rule, .. } = jobs.find_map(|job| {
-            let fit = task_for(job, input_hosts.get(&job.id), phase, tracker, near_outputs, plan)?;
+            let hosts = input_hosts.get(&job.id);
+            let fit = task_for(job, hosts, phase, tracker, !literal, plan)?;
             match fit.near {
                 NearInput::Yes => colocation.forget(job.id),
                 NearInput::No if phase == Phase::Reduce && !colocation.is_over(job.id, plan.now()) => {
+                    return None;
+                }
+                NearInput::No
+                    if phase == Phase::Reduce && literal && has_free_slot_near(job, hosts, plan) =>
+                {
                     return None;
                 }
                 NearInput::No | NearInput::Resumed => {}
@@ -374,6 +388,17 @@ fn is_near(
         attempts.range(first..).next().is_some_and(|attempt| attempt.job() == job)
     };
     hosts.contains(&tracker.host) || has(&tracker.running.map) || near_outputs && has(&tracker.outputs)
+}
+
+/// Returns whether a reduce of a job could start now on a tracker that runs maps of the job or is on
+/// a host of the input.
+fn has_free_slot_near(job: &Job, hosts: Option<&BTreeSet<HostId>>, plan: &Plan<'_>) -> bool {
+    let cluster = plan.cluster();
+    let with_input = hosts.into_iter().flatten().flat_map(|host| cluster.trackers_on(*host));
+    let with_maps = cluster.running(job, Phase::Map).map(|(attempt, _)| attempt.tracker);
+    with_input.chain(with_maps).any(|tracker| {
+        plan.free_slots(tracker, Phase::Reduce) > 0 && plan.next_reduce(job, tracker).is_some()
+    })
 }
 
 impl Scheduler for Hsrtf {
@@ -475,7 +500,8 @@ impl Scheduler for Hsrtf {
             });
             reasons.extend(self.explain_no_preemption(job, phase, now, cluster));
         }
-        if let Some(since) = self.colocation.since(job.id).filter(|_| !job.pending.reduce.is_empty()) {
+        let waits = self.colocation.node_wait > Span(0) && !job.pending.reduce.is_empty();
+        if let Some(since) = self.colocation.since(job.id).filter(|_| waits) {
             let waited = now.since(since).as_secs_f64();
             let limit = self.colocation.node_wait.as_secs_f64();
             reasons

@@ -38,7 +38,7 @@ pub(super) struct KindFacts {
     pub(super) fast_enough: Vec<bool>,
 }
 
-/// Returns the features of a kind for clustering: the logarithms of its times.
+/// Returns the features of a kind by which it fits a class: the logarithms of its times.
 pub(super) fn features(times: &[f64]) -> Vec<f64> {
     times.iter().map(|seconds| if *seconds > 0.0 { seconds.ln() } else { 0.0 }).collect()
 }
@@ -62,8 +62,9 @@ pub(super) struct Classes {
     pub(super) lambda: f64,
 }
 
-/// Returns the problem to solve: both classifications of these kinds, on this number of nodes.
-pub(super) fn problem(kinds: &[KindFacts], nodes: usize, seed: u64) -> Problem {
+/// Returns the problem to solve: both classifications of these kinds, on this number of nodes. With
+/// `literal`, kinds are clustered by rates, as in the paper, and only equal nodes are merged.
+pub(super) fn problem(kinds: &[KindFacts], nodes: usize, literal: bool, seed: u64) -> Problem {
     let list = |value: fn(&KindFacts) -> f64| kinds.iter().map(value).collect::<Vec<f64>>();
     let input = Numbers::default()
         .with("rank", list(|kind| kind.rank as f64))
@@ -79,6 +80,7 @@ pub(super) fn problem(kinds: &[KindFacts], nodes: usize, seed: u64) -> Problem {
                 .collect(),
         )
         .with("nodes", vec![nodes as f64])
+        .with("literal", vec![f64::from(u8::from(literal))])
         .with("seed", vec![seed as f64]);
     Problem { name: "coshh-classes", input, solve }
 }
@@ -120,7 +122,8 @@ fn solve(input: &Numbers) -> Numbers {
             fast_enough: (0..times.len()).map(|node| number("fit", at * nodes + node) > 0.0).collect(),
         })
         .collect();
-    let (first, second) = (classify(&kinds, true, seed), classify(&kinds, false, seed));
+    let literal = input.first_number("literal").unwrap_or(0.0) > 0.0;
+    let [first, second] = [true, false].map(|min_share| classify(&kinds, min_share, literal, seed));
     let of = |classes: &Classes| -> Vec<f64> {
         classes.class_of_kind.iter().map(|class| class.map_or(-1.0, |class| class as f64)).collect()
     };
@@ -137,18 +140,11 @@ fn solve(input: &Numbers) -> Numbers {
 
 /// Computes one classification and solves its linear program. Kinds that cannot run anywhere are in
 /// no class.
-fn classify(kinds: &[KindFacts], min_share_only: bool, seed: u64) -> Classes {
+fn classify(kinds: &[KindFacts], min_share_only: bool, literal: bool, seed: u64) -> Classes {
     let takes_part = |kind: &KindFacts| {
         (kind.has_min_share || !min_share_only) && kind.times.iter().any(|seconds| *seconds > 0.0)
     };
-    let points: Vec<Vec<f64>> = kinds
-        .iter()
-        .map(|kind| {
-            let mut point = features(&kind.times);
-            point.push(kind.arrivals.max(1e-9).ln());
-            point
-        })
-        .collect();
+    let points: Vec<Vec<f64>> = kinds.iter().map(|kind| clustering_point(kind, literal)).collect();
     let mut ranks: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (at, _) in kinds.iter().enumerate().filter(|(_, kind)| takes_part(kind)) {
         ranks.entry(kinds[at].rank).or_default().push(at);
@@ -164,12 +160,29 @@ fn classify(kinds: &[KindFacts], min_share_only: bool, seed: u64) -> Classes {
         }
         count += found.iter().max().map_or(0, |last| last + 1);
     }
-    allocate_nodes(kinds, count, &mut classes);
+    allocate_nodes(kinds, count, literal, &mut classes);
     classes
 }
 
+/// Returns the features that k-means uses: the logarithms of the times and of the arrival rate. With
+/// `literal`, the execution rates and the arrival rate, as in section 3.1 of the paper.
+fn clustering_point(kind: &KindFacts, literal: bool) -> Vec<f64> {
+    let (mut point, arrivals) = if literal {
+        (kind.times.iter().copied().map(execution_rate).collect(), kind.arrivals)
+    } else {
+        (features(&kind.times), kind.arrivals.max(1e-9).ln())
+    };
+    point.push(arrivals);
+    point
+}
+
+/// Returns the rate of a job that takes this long on a node; 0 if it cannot run there.
+fn execution_rate(seconds: f64) -> f64 {
+    if seconds > 0.0 { 1.0 / seconds } else { 0.0 }
+}
+
 /// Solves the linear program of a classification.
-fn allocate_nodes(kinds: &[KindFacts], count: usize, classes: &mut Classes) {
+fn allocate_nodes(kinds: &[KindFacts], count: usize, literal: bool, classes: &mut Classes) {
     let (mut alpha, mut mu) = (Vec::new(), Vec::new());
     for class in 0..count {
         let members: Vec<&KindFacts> = kinds
@@ -189,7 +202,7 @@ fn allocate_nodes(kinds: &[KindFacts], count: usize, classes: &mut Classes) {
         alpha.push(arrivals.max(f64::MIN_POSITIVE));
         mu.push((0..nodes).map(rate).collect::<Vec<f64>>());
     }
-    let (of_node, merged, counts) = merge_similar_nodes(&mu);
+    let (of_node, merged, counts) = merge_similar_nodes(&mu, literal);
     if let Some(found) = allocate(&alpha, &merged, &counts) {
         classes.lambda = found.lambda;
         classes.delta =
@@ -200,11 +213,15 @@ fn allocate_nodes(kinds: &[KindFacts], count: usize, classes: &mut Classes) {
 /// Merges nodes on which every class runs about equally fast. A cluster of a thousand nodes of
 /// three types needs only three columns, and all nodes of a type get the same solution. Returns the
 /// group of each node, the mean rate of each class on each group, and the number of nodes in each
-/// group.
-fn merge_similar_nodes(mu: &[Vec<f64>]) -> (Vec<usize>, Vec<Vec<f64>>, Vec<f64>) {
+/// group. With `literal`, only nodes with equal rates are merged: the program of the paper has a
+/// column for each node, and an even division among equal columns is one of its solutions.
+fn merge_similar_nodes(mu: &[Vec<f64>], literal: bool) -> (Vec<usize>, Vec<Vec<f64>>, Vec<f64>) {
     let nodes = mu.first().map_or(0, Vec::len);
-    let step =
-        |rate: f64| if rate > 0.0 { (rate.ln() / MERGED_RATE_DIFFERENCE).round() as i64 } else { i64::MIN };
+    let step = |rate: f64| match rate {
+        _ if literal => rate.to_bits().cast_signed(),
+        rate if rate > 0.0 => (rate.ln() / MERGED_RATE_DIFFERENCE).round() as i64,
+        _ => i64::MIN,
+    };
     let mut groups: BTreeMap<Vec<i64>, usize> = BTreeMap::new();
     let (mut of_node, mut counts) = (Vec::new(), Vec::new());
     let mut merged: Vec<Vec<f64>> = vec![Vec::new(); mu.len()];
@@ -244,7 +261,7 @@ mod tests {
 
     fn solve_classes(kinds: &[KindFacts]) -> [Classes; 2] {
         let nodes = kinds[0].times.len();
-        read_classes(&problem(kinds, nodes, 1).solve(), nodes).unwrap()
+        read_classes(&problem(kinds, nodes, false, 1).solve(), nodes).unwrap()
     }
 
     #[test]
@@ -299,10 +316,33 @@ mod tests {
     #[test]
     fn similar_nodes_are_merged_into_one_group() {
         let mu = vec![vec![1.0, 1.02, 5.0, 1.01]];
-        let (of_node, merged, counts) = merge_similar_nodes(&mu);
+        let (of_node, merged, counts) = merge_similar_nodes(&mu, false);
         assert_eq!(of_node, [0, 0, 1, 0]);
         assert_eq!(counts, [3.0, 1.0]);
         assert!((merged[0][0] - 1.01).abs() < 1e-9);
+    }
+
+    #[test]
+    fn only_equal_nodes_are_merged_with_literal() {
+        let (of_node, merged, counts) = merge_similar_nodes(&[vec![1.0, 1.02, 1.0, 0.0]], true);
+        assert_eq!((of_node, counts), (vec![0, 1, 0, 2], vec![2.0, 1.0, 1.0]));
+        assert_eq!(merged, [[1.0, 1.02, 0.0]]);
+    }
+
+    /// Times of 1, 4 and 1000 s. The logarithms of 1 and 4 are near, but the rates of 4 and 1000
+    /// are: 0.25 and 0.001.
+    #[test]
+    fn kinds_are_clustered_by_rates_with_literal() {
+        let times = [1.0, 4.0, 1000.0];
+        let kinds = [0, 1, 0].into_iter().zip(times).map(|(user, time)| kind(user, 0, false, 1.0, &[time]));
+        let kinds: Vec<KindFacts> = kinds.collect();
+        let classes = |literal: bool| {
+            let [_, all] = read_classes(&problem(&kinds, 1, literal, 1).solve(), 1).unwrap();
+            all.class_of_kind
+        };
+        let (ours, printed) = (classes(false), classes(true));
+        assert!(ours[0] == ours[1] && ours[1] != ours[2], "{ours:?}");
+        assert!(printed[0] != printed[1] && printed[1] == printed[2], "{printed:?}");
     }
 
     #[test]

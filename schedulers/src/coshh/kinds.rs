@@ -66,6 +66,8 @@ pub(super) struct Kinds {
     /// A kind may run only on nodes where it takes at most this many times as long as on its best
     /// node; 0 for no limit.
     slowdown_max: f64,
+    /// Whether classes are computed as in the paper.
+    literal: bool,
     seed: u64,
     number_of_kind: BTreeMap<(Scope, Priority), usize>,
     kinds: BTreeMap<usize, Kind>,
@@ -79,11 +81,12 @@ pub(super) struct Kinds {
 }
 
 impl Kinds {
-    pub(super) fn new(window: Span, radius: f64, slowest: f64, seed: u64) -> Self {
+    pub(super) fn new(window: Span, radius: f64, slowest: f64, literal: bool, seed: u64) -> Self {
         Self {
             window,
             radius,
             slowdown_max: slowest,
+            literal,
             seed,
             number_of_kind: BTreeMap::new(),
             kinds: BTreeMap::new(),
@@ -255,7 +258,7 @@ impl Kinds {
                 fast_enough: kind.fast_enough_on(&nodes, predictor, self.slowdown_max),
             })
             .collect();
-        let problem = classes::problem(&facts, nodes.len(), self.seed);
+        let problem = classes::problem(&facts, nodes.len(), self.literal, self.seed);
         for (number, facts) in chosen.iter().zip(&facts) {
             if let Some(kind) = self.kinds.get_mut(number) {
                 kind.classified_features = classes::features(&facts.times);

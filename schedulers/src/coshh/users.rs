@@ -25,12 +25,14 @@ type JobsByKind = BTreeMap<usize, BTreeSet<JobRank>>;
 pub(super) struct User {
     pub(super) weight: f64,
     pub(super) min_slots: PerPhase<u32>,
-    pub(super) held_slots: PerPhase<u32>,
+    held_slots: PerPhase<u32>,
     /// Jobs with pending tasks that may start, by kind, ordered by priority and then by age.
     waiting_jobs: PerPhase<JobsByKind>,
     /// The waiting jobs that may also run on nodes that are not suggested for their kind.
     any_node_jobs: PerPhase<JobsByKind>,
     jobs: BTreeSet<JobId>,
+    /// Whether slots and minimum shares of both phases count together.
+    joint: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -60,6 +62,8 @@ pub(super) struct Users {
     waiting_users: PerPhase<RankedQueue<usize, Real>>,
     /// Users with a minimum share.
     with_min_share: Vec<usize>,
+    /// Whether a user has one share of all slots, as in the paper, and not one for each phase.
+    pub(super) joint_shares: bool,
 }
 
 impl Users {
@@ -98,6 +102,7 @@ impl Users {
             jobs: BTreeMap::new(),
             waiting_users: PerPhase::default(),
             with_min_share: Vec::new(),
+            joint_shares: false,
         }
     }
 
@@ -126,6 +131,7 @@ impl Users {
             waiting_jobs: PerPhase::default(),
             any_node_jobs: PerPhase::default(),
             jobs: BTreeSet::new(),
+            joint: self.joint_shares,
         });
         if min_slots != PerPhase::default() {
             self.with_min_share.push(number);
@@ -191,8 +197,10 @@ impl Users {
 
     fn update_order(&mut self, number: usize, phase: Phase) {
         let user = &self.users[number];
-        let share = Real(f64::from(user.held_slots[phase]) / user.weight);
-        self.waiting_users[phase].set(number, (!user.waiting_jobs[phase].is_empty()).then_some(share));
+        for phase in Phase::BOTH.into_iter().filter(|each| *each == phase || user.joint) {
+            let share = Real(f64::from(user.held(phase)) / user.weight);
+            self.waiting_users[phase].set(number, (!user.waiting_jobs[phase].is_empty()).then_some(share));
+        }
     }
 
     /// Returns the users of stage 1: those below their minimum share with pending jobs, ordered by
@@ -200,7 +208,7 @@ impl Users {
     pub(super) fn users_below_minimum(&self, phase: Phase, lot: impl Fn(usize) -> u64) -> Vec<usize> {
         let lacks = |number: usize| {
             let user = &self.users[number];
-            let deficit = user.min_slots[phase].saturating_sub(user.held_slots[phase]);
+            let deficit = user.minimum(phase).saturating_sub(user.held(phase));
             (deficit > 0 && !user.waiting_jobs[phase].is_empty())
                 .then(|| Reverse(Real(f64::from(deficit) * user.weight)))
         };
@@ -272,10 +280,25 @@ impl User {
         firsts.min_by_key(|(rank, _)| *rank).map(|(_, taken)| taken)
     }
 
+    /// Returns the sum over the phases that count together with `phase`.
+    fn total(&self, phase: Phase, slots: impl Fn(Phase) -> u32) -> u32 {
+        if self.joint { Phase::BOTH.into_iter().map(slots).sum() } else { slots(phase) }
+    }
+
+    /// Returns the number of slots that the user holds.
+    pub(super) fn held(&self, phase: Phase) -> u32 {
+        self.total(phase, |phase| self.held_slots[phase])
+    }
+
+    /// Returns the minimum share.
+    pub(super) fn minimum(&self, phase: Phase) -> u32 {
+        self.total(phase, |phase| self.min_slots[phase])
+    }
+
     /// Returns the number of slots that the running jobs of the user hold, without those being
     /// preempted.
     pub(super) fn retained_slots(&self, phase: Phase, plan: &Plan<'_>) -> u32 {
-        let jobs = self.jobs.iter().filter_map(|job| plan.cluster().job(*job));
-        jobs.map(|job| plan.retained_slots(job, phase)).sum()
+        let jobs = || self.jobs.iter().filter_map(|job| plan.cluster().job(*job));
+        self.total(phase, |phase| jobs().map(|job| plan.retained_slots(job, phase)).sum())
     }
 }

@@ -37,8 +37,11 @@ impl Fcs {
         if short.map(|job| plan.startable_tasks(job, Phase::Reduce)).sum::<usize>() <= idle as usize {
             return;
         }
+        // Slots that are being released count as available, otherwise a pause that takes longer than
+        // a second would cause another one. The paper counts available slots (`literal`).
         let held = cluster.active_jobs().flat_map(|job| &job.running.reduce);
-        let mut available = idle as usize + held.filter(|id| plan.is_slot_expected(**id)).count();
+        let expected = held.filter(|id| !self.settings.literal && plan.is_slot_expected(**id));
+        let mut available = idle as usize + expected.count();
         let mut victims = self.victims(plan);
         for id in self.waiting_jobs.iter() {
             if victims.is_empty() {
