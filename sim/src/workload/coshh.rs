@@ -245,6 +245,7 @@ fn slow_machine(stores: bool) -> Machine {
         disk: if stores { 9e9 / 8.0 } else { 5e3 },
         disk_writes: None,
         cache: u64::MAX,
+        task_memory: 0,
         nic: 12.5e6,
         disk_bytes: if stores { 4_000_000_000_000_000 } else { 400_000 },
     }
