@@ -19,7 +19,7 @@ use crate::{
     fill::{SlotOrder, fill_in_order, locality_reason},
     params::Section,
     shares::should_move,
-    victims::{Claim, HeldConditions, Victims, preempt_for_claim},
+    victims::{GroupDeficit, HeldConditions, Victims, preempt_for_group},
 };
 use mrcore::{
     Cluster, Fact, Phase, Plan, Scheduler, Span, Time, Why,
@@ -75,7 +75,7 @@ impl Capacity {
     /// Preempts attempts for queues that have been below their guarantees for too long.
     fn reclaim(&mut self, phase: Phase, plan: &mut Plan<'_>) {
         let (cluster, now) = (plan.cluster(), plan.now());
-        let mut claims = Vec::new();
+        let mut needy_groups = Vec::new();
         for (number, queue) in self.queues.leaves() {
             let below_minimum =
                 queue.guaranteed_slots(phase, cluster).min(queue.demand(phase, cluster)).floor();
@@ -89,17 +89,20 @@ impl Capacity {
                 let why = with_queue_numbers(Why::rule("queue-below-guarantee"), queue, phase, cluster);
                 let jobs: Vec<JobId> = queue.jobs_in_order(phase).collect();
                 let why = jobs.first().map_or(why.clone(), |job| why.with_beneficiary(*job));
-                claims.push((number, Claim { jobs, phase, deficit: (below_minimum - held) as u32, why }));
+                needy_groups.push((
+                    number,
+                    GroupDeficit { jobs, phase, deficit: (below_minimum - held) as u32, why },
+                ));
             }
         }
-        if claims.is_empty() {
+        if needy_groups.is_empty() {
             return;
         }
         let mut victims = Victims::youngest_first(phase, plan);
-        for (number, claim) in claims {
+        for (number, needy) in needy_groups {
             let mut excess = self.queues.excess_of_others(number, phase, plan);
             let of = |job| self.queues.queue_number(job);
-            preempt_for_claim(&claim, &mut victims, &mut excess, of, self.preempt_mode, plan);
+            preempt_for_group(&needy, &mut victims, &mut excess, of, self.preempt_mode, plan);
         }
     }
 }

@@ -17,7 +17,7 @@
 //! FCS does not schedule maps: `fair` assigns map slots, and its parameters are also in this
 //! section.
 
-mod victims;
+mod preempt;
 mod work;
 
 use crate::{

@@ -166,9 +166,9 @@ pub fn preempt_for_jobs(
     }
 }
 
-/// A claim of a group of jobs (a pool or a queue) to slots.
+/// A group of jobs (a pool or a queue) that misses slots.
 #[derive(Debug)]
-pub struct Claim {
+pub struct GroupDeficit {
     /// Its running jobs.
     pub jobs: Vec<JobId>,
     /// The phase of the slots.
@@ -178,13 +178,13 @@ pub struct Claim {
     pub why: Why,
 }
 
-/// Preempts attempts for a claim, from groups with more slots than their share. `excess` is the
+/// Preempts attempts for a group, from groups with more slots than their share. `excess` is the
 /// number of slots above the share of each group; no group is left with less than its share. Slots
-/// that are already being released count for the claim. No attempt is preempted on a tracker where
-/// no task of the claim may run: its group would get the slot again, and the slot would be
+/// that are already being released count for it. No attempt is preempted on a tracker where no task
+/// of the group may run: the group of the attempt would get the slot again, and the slot would be
 /// preempted again.
-pub fn preempt_for_claim<G: Copy + Ord>(
-    claim: &Claim,
+pub fn preempt_for_group<G: Copy + Ord>(
+    needy: &GroupDeficit,
     victims: &mut Victims,
     excess: &mut BTreeMap<G, f64>,
     group: impl Fn(JobId) -> Option<G>,
@@ -194,18 +194,18 @@ pub fn preempt_for_claim<G: Copy + Ord>(
     let cluster = plan.cluster();
     let mut known = BTreeMap::<TrackerId, bool>::new();
     let mut usable = |on: TrackerId, plan: &Plan<'_>| {
-        let jobs = || claim.jobs.iter().filter_map(|job| cluster.job(*job));
-        *known.entry(on).or_insert_with(|| jobs().any(|job| plan.has_work_for(job, claim.phase, on)))
+        let jobs = || needy.jobs.iter().filter_map(|job| cluster.job(*job));
+        *known.entry(on).or_insert_with(|| jobs().any(|job| plan.has_work_for(job, needy.phase, on)))
     };
-    let spared = victims.reserve_expected_slots(claim.deficit, |on| usable(on, plan));
-    for _ in spared..claim.deficit {
+    let spared = victims.reserve_expected_slots(needy.deficit, |on| usable(on, plan));
+    for _ in spared..needy.deficit {
         let has_excess = |group: G| excess.get(&group).is_some_and(|excess| *excess >= 1.0 - 1e-9);
         let mut may = |id: AttemptId| {
             group(id.job()).is_some_and(has_excess)
                 && cluster.attempt(id).is_some_and(|attempt| usable(attempt.tracker, plan))
         };
         let Some(victim) = victims.next(&mut may) else { return };
-        if plan.preempt_in_mode(victim, preempt_mode, claim.why.clone()).is_ok()
+        if plan.preempt_in_mode(victim, preempt_mode, needy.why.clone()).is_ok()
             && let Some(excess) = group(victim.job()).and_then(|group| excess.get_mut(&group))
         {
             *excess -= 1.0;

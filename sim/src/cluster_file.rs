@@ -14,12 +14,15 @@
 //! speed = 1.5               # relative to the machine that the profiles were measured on
 //! cores = 4                 # cores that tasks share evenly; without it, each task has a core
 //! disk_mbps = 320           # MB per second of all disks of a machine together
-//! cache_mb = 4096           # MB of memory for cached files
+//! cache_mb = 4096           # MB of memory for cached files, whatever runs
 //! nic_mbps = 125            # MB per second in each direction
 //! rack = 0
 //! ```
 //!
 //! Only `count` and the slots are required. Machines without `rack` are in other racks, of 40 machines.
+//! Instead of `cache_mb`, a machine can have `memory_mb`, the memory for tasks and cached files
+//! together. Each running attempt takes `task_memory_mb` from it (1000), and the rest is the cache,
+//! which then also holds checkpoints and spilled data.
 
 use crate::setup::{MACHINES_PER_RACK, Machine, Setup};
 use mrcore::{Config, PerPhase, Span};
@@ -32,6 +35,8 @@ pub(crate) const MACHINES_MAX: u32 = 100_000;
 /// The maximum number of slots of a phase on one machine.
 pub(crate) const SLOTS_MAX: u32 = 10_000;
 const HEARTBEAT_MAX_S: f64 = 3600.0;
+/// Bytes of memory of an attempt on a machine with `memory_mb`, unless the file sets them.
+const TASK_MEMORY: f64 = 1e9;
 
 /// The contents of a file.
 #[derive(Debug, Deserialize)]
@@ -55,6 +60,8 @@ struct MachineRecord {
     cores: Option<Spanned<f64>>,
     disk_mbps: Option<Spanned<f64>>,
     cache_mb: Option<Spanned<f64>>,
+    memory_mb: Option<Spanned<f64>>,
+    task_memory_mb: Option<Spanned<f64>>,
     nic_mbps: Option<Spanned<f64>>,
     rack: Option<u32>,
 }
@@ -80,6 +87,22 @@ fn check<T: Copy + PartialOrd + std::fmt::Display>(
     }
 }
 
+impl MachineRecord {
+    /// Refuses keys that exclude or require each other.
+    fn check_memory(&self, text: &str) -> Result<(), String> {
+        let fail =
+            |value: &Spanned<f64>, why: &str| Err(format!("{}: {why}", line_at(text, value.span().start)));
+        match (&self.memory_mb, &self.cache_mb, &self.task_memory_mb) {
+            (Some(_), Some(cache), _) => fail(
+                cache,
+                "cache_mb is not valid with memory_mb: the cache is the memory that tasks leave; remove one",
+            ),
+            (None, _, Some(task)) => fail(task, "task_memory_mb needs memory_mb, the memory of the machine"),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl ClusterFile {
     /// Parses a file. The error is one line that begins with the number of the line in the file.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
@@ -101,6 +124,9 @@ impl ClusterFile {
             check(text, "cores", record.cores.as_ref(), (1e-3, 1e6))?;
             check(text, "disk_mbps", record.disk_mbps.as_ref(), RATES)?;
             check(text, "cache_mb", record.cache_mb.as_ref(), (0.0, 1e9))?;
+            check(text, "memory_mb", record.memory_mb.as_ref(), (1.0, 1e9))?;
+            check(text, "task_memory_mb", record.task_memory_mb.as_ref(), (1.0, 1e9))?;
+            record.check_memory(text)?;
             check(text, "nic_mbps", record.nic_mbps.as_ref(), RATES)?;
             machines += u64::from(*record.count.get_ref());
             if machines > u64::from(MACHINES_MAX) {
@@ -125,6 +151,9 @@ impl ClusterFile {
             given.as_ref().map_or(usual, |rate| rate.get_ref() * 1e6)
         };
         for record in &self.machines {
+            let memory = if record.memory_mb.is_some() { &record.memory_mb } else { &record.cache_mb };
+            let task_memory =
+                record.memory_mb.as_ref().map(|_| rate(&record.task_memory_mb, TASK_MEMORY) as u64);
             for _ in 0..*record.count.get_ref() {
                 let rack = if let Some(rack) = record.rack {
                     racks.range(..rack).count()
@@ -142,7 +171,8 @@ impl ClusterFile {
                     cores: record.cores.as_ref().map_or(usual.cores, |cores| *cores.get_ref()),
                     disk: rate(&record.disk_mbps, usual.disk),
                     disk_writes: usual.disk_writes,
-                    cache: rate(&record.cache_mb, usual.cache as f64) as u64,
+                    cache: rate(memory, usual.cache as f64) as u64,
+                    task_memory: task_memory.unwrap_or(usual.task_memory),
                     nic: rate(&record.nic_mbps, usual.nic),
                     disk_bytes: usual.disk_bytes,
                 });
@@ -188,19 +218,25 @@ mod tests {
 
     const FILE: &str = "replication = 2\noutput_replication = 1\nheartbeat_s = 3\nheartbeat_only = true\nrack_uplink_mbps = 500\n\
         [[machines]]\ncount = 2\nmap_slots = 8\nreduce_slots = 4\nspeed = 1.5\ncores = 2.5\ndisk_mbps = 60\ncache_mb = 7\n\
-        [[machines]]\ncount = 41\nmap_slots = 2\nreduce_slots = 1\n";
+        [[machines]]\ncount = 41\nmap_slots = 2\nreduce_slots = 1\n\
+        [[machines]]\ncount = 1\nmap_slots = 2\nreduce_slots = 1\nmemory_mb = 24000\n";
 
     #[test]
     fn file_describes_unequal_machines() {
         let mut setup = Setup::even(3, PerPhase { map: 1, reduce: 1 }, "fifo");
         ClusterFile::parse(FILE).expect("it parses").apply(&mut setup);
-        assert_eq!((setup.machines.len(), setup.slots()), (43, PerPhase { map: 98, reduce: 49 }));
+        assert_eq!((setup.machines.len(), setup.slots()), (44, PerPhase { map: 100, reduce: 50 }));
         assert!((setup.machines[1].cores - 2.5).abs() < 1e-9 && setup.machines[2].cores.is_infinite());
         assert!((setup.machines[1].speed - 1.5).abs() < 1e-9 && (setup.machines[2].speed - 1.0).abs() < 1e-9);
         assert!(
             (setup.machines[0].disk - 60e6).abs() < 1.0
                 && setup.machines[0].cache == 7_000_000
                 && (setup.rack_uplink - 500e6).abs() < 1.0
+        );
+        let memory = |at: usize| (setup.machines[at].cache, setup.machines[at].task_memory);
+        assert_eq!(
+            [memory(0), memory(2), memory(43)],
+            [(7_000_000, 0), (4 << 30, 0), (24_000_000_000, 1_000_000_000)]
         );
         assert_eq!((setup.machines[39].rack, setup.machines[40].rack), (0, 1));
         let named = "[[machines]]\ncount = 1\nmap_slots = 1\nreduce_slots = 1\nrack = 4000000000\n".repeat(2)
@@ -219,6 +255,14 @@ mod tests {
             ("replication = 2\n", "missing field `machines`"),
             ("[[machines]]\ncount = 2\nmap_slots = 0\nreduce_slots = 1\n", "no machine has a map slot"),
             ("[[machines]]\ncount = 2\nmap_slots = 1\nreduce_slots = 1\nspeed = 0.0\n", "5: speed = 0 is"),
+            (
+                "[[machines]]\ncount = 2\nmap_slots = 1\nreduce_slots = 1\nmemory_mb = 9\ncache_mb = 8\n",
+                "6: cache_mb is not valid with memory_mb",
+            ),
+            (
+                "[[machines]]\ncount = 2\nmap_slots = 1\nreduce_slots = 1\ntask_memory_mb = 9\n",
+                "5: task_memory_mb needs memory_mb",
+            ),
             (
                 "[[machines]]\ncount = 2\nmap_slots = 1\nreduce_slots = 1\nnic_mbps = inf\n",
                 "5: nic_mbps = inf is",

@@ -40,9 +40,11 @@ pub struct Machine {
     pub disk: f64,
     /// Bytes per second of writes, if `disk` is the rate of reads only.
     pub disk_writes: Option<f64>,
-    /// Bytes of memory for cached files. Temporary files of tasks use the disks only as far as they
-    /// do not fit.
+    /// Bytes of memory for cached files, including what running attempts take from it. Temporary
+    /// files of tasks use the disks only as far as they do not fit.
     pub cache: u64,
+    /// Bytes of `cache` that each running attempt takes; 0 if the memory of tasks is not modelled.
+    pub task_memory: u64,
     /// Bytes per second in each direction of its network interface.
     pub nic: f64,
     /// Capacity of its DataNode in bytes.
@@ -160,6 +162,7 @@ impl Setup {
             disk: 320e6,
             disk_writes: None,
             cache: 4 << 30,
+            task_memory: 0,
             nic: 125e6,
             disk_bytes: 1 << 42,
         };

@@ -246,6 +246,41 @@ fn maps_of_a_node_share_its_disk() {
 }
 
 #[test]
+fn tasks_with_memory_leave_less_for_cached_files() {
+    // Eight maps with 50 MB of output each, then a reduce, on a machine with 1 GB for tasks and files.
+    let run = |slots: u32, task_memory: u64| {
+        let mut setup = setup(1);
+        let machine = &mut setup.machines[0];
+        (machine.disk, machine.cache, machine.task_memory) = (20e6, 1000 * MB, task_memory);
+        machine.slots = PerPhase { map: slots, reduce: 1 };
+        let mut workload = workload(vec![job(0.0, 8, 1)]);
+        workload.jobs[0].slow_start = 1.0;
+        makespan_s(&play(setup, workload), 1)
+    };
+    // Without memory of tasks, and with little of it, the cache holds all files.
+    assert_near(run(8, 10 * MB), run(8, 0), 0.01);
+    // Two tasks of 300 MB leave 400 MB, four leave nothing.
+    assert_near(run(2, 300 * MB), run(2, 0), 0.01);
+    assert!(run(4, 300 * MB) > run(4, 0) + 5.0, "{} s, {} s without", run(4, 300 * MB), run(4, 0));
+}
+
+#[test]
+fn spilled_data_of_reduces_needs_cache_where_tasks_have_memory() {
+    // 200 MB of map outputs fit into 300 MB. The reduce spills the same amount.
+    let run = |task_memory: u64| {
+        let mut setup = setup(1);
+        let machine = &mut setup.machines[0];
+        (machine.disk, machine.cache, machine.task_memory) = (10e6, 300 * MB, task_memory);
+        setup.costs.memory = 0;
+        let mut workload = workload(vec![job(0.0, 4, 1)]);
+        workload.jobs[0].slow_start = 1.0;
+        makespan_s(&play(setup, workload), 1)
+    };
+    // A quarter of the 200 MB is read from a disk of 10 MB/s that also writes the output.
+    assert_near(run(1), run(0) + 5.0, 0.3);
+}
+
+#[test]
 fn computing_tasks_of_a_node_share_its_cores() {
     let run = |cores: f64, maps: u32| {
         let mut setup = setup(1);

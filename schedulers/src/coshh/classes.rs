@@ -218,7 +218,7 @@ fn allocate_nodes(kinds: &[KindFacts], count: usize, literal: bool, classes: &mu
 fn merge_similar_nodes(mu: &[Vec<f64>], literal: bool) -> (Vec<usize>, Vec<Vec<f64>>, Vec<f64>) {
     let nodes = mu.first().map_or(0, Vec::len);
     let step = |rate: f64| match rate {
-        _ if literal => rate.to_bits() as i64,
+        _ if literal => rate.to_bits().cast_signed(),
         rate if rate > 0.0 => (rate.ln() / MERGED_RATE_DIFFERENCE).round() as i64,
         _ => i64::MIN,
     };

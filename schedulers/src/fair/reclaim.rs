@@ -3,7 +3,7 @@
 use super::pools::{Pool, Pools};
 use crate::{
     params::Section,
-    victims::{Claim, HeldConditions, Victims, preempt_for_claim},
+    victims::{GroupDeficit, HeldConditions, Victims, preempt_for_group},
 };
 use mrcore::{Phase, Plan, Span, Time, Why, ids::JobId, plan::PreemptMode};
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,7 +70,7 @@ impl Reclaim {
     /// Preempts attempts of pools above their shares, the youngest first, for the missing slots.
     pub(super) fn run(&mut self, phases: &[Phase], pools: &Pools, plan: &mut Plan<'_>) {
         for phase in phases.iter().copied() {
-            let mut claims = Vec::new();
+            let mut needy_groups = Vec::new();
             if phase == Phase::Map {
                 self.reclaiming_pools.clear();
             }
@@ -84,18 +84,18 @@ impl Reclaim {
                     let why = why.with("share", pool.fair_share[phase]);
                     let jobs: Vec<JobId> = pool.jobs().collect();
                     let why = jobs.first().map_or(why.clone(), |job| why.with_beneficiary(*job));
-                    claims.push(Claim { jobs, phase, deficit, why });
+                    needy_groups.push(GroupDeficit { jobs, phase, deficit, why });
                 }
             }
-            if claims.is_empty() {
+            if needy_groups.is_empty() {
                 continue;
             }
             let above = |pool: &Pool| pool.retained_slots(phase, plan) - pool.fair_share[phase];
             let mut excess: BTreeMap<usize, f64> = pools.iter().map(above).enumerate().collect();
             let mut victims = Victims::youngest_first(phase, plan);
-            for claim in &claims {
+            for needy in &needy_groups {
                 let number = |job| pools.pool_number(job);
-                preempt_for_claim(claim, &mut victims, &mut excess, number, self.preempt_mode, plan);
+                preempt_for_group(needy, &mut victims, &mut excess, number, self.preempt_mode, plan);
             }
         }
     }

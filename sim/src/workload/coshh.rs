@@ -179,6 +179,9 @@ impl Class {
             reduce_out: self.output / self.shuffle.max(1.0),
             startup_time: seconds(1.0),
             slow_start: 0.05,
+            // The paper does not mention speculative execution. Every task on a resource with a
+            // hundredth of the speed is a straggler, and under every policy it would be repeated or
+            // split on fast resources: not the policy, but speculation would choose the place.
             speculation: false,
             split_slow: true,
         }
@@ -242,6 +245,7 @@ fn slow_machine(stores: bool) -> Machine {
         disk: if stores { 9e9 / 8.0 } else { 5e3 },
         disk_writes: None,
         cache: u64::MAX,
+        task_memory: 0,
         nic: 12.5e6,
         disk_bytes: if stores { 4_000_000_000_000_000 } else { 400_000 },
     }

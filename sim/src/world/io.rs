@@ -320,10 +320,14 @@ pub(super) fn fetch_demand(reduce: &ReduceRun, setup: &crate::setup::Setup) -> f
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Setup, Workload, World};
+    use crate::{
+        Setup, Workload, World,
+        world::{fetch::Fetch, run::StoredCheckpoint},
+    };
     use mrcore::{
         PerPhase,
         ids::{JobId, TaskId},
+        task::{CheckpointInfo, Stage},
     };
     use std::collections::BTreeMap;
 
@@ -368,5 +372,21 @@ mod tests {
         assert_eq!(rates(0).map(|rate| rate.round() as u64), [20_000_000, 50_000_000]);
         // Cached files do not use the disk.
         assert_eq!(rates(1 << 30).map(|rate| rate.round() as u64), [100_000_000; 2]);
+    }
+
+    #[test]
+    fn checkpoints_use_the_memory_that_tasks_leave() {
+        let uncached = |task_memory: u64| {
+            let mut setup = Setup::even(1, PerPhase { map: 1, reduce: 1 }, "fifo");
+            let machine = &mut setup.machines[0];
+            (machine.cache, machine.task_memory) = (100, task_memory);
+            let mut world = World::new(setup, Workload::default()).expect("a policy");
+            let checkpoint = CheckpointInfo { stage: Stage::Shuffle, bytes: 400, bytes_in: 0, records: 0 };
+            let saved = StoredCheckpoint { fetch: Fetch::default(), final_stages: None, checkpoint };
+            let id = TaskId { job: JobId(1), phase: Phase::Reduce, index: 0 }.attempt(0);
+            world.nodes[0].checkpoints.insert(id, saved);
+            world.nodes[0].uncached_share()
+        };
+        assert!(uncached(0) < 1e-9 && (uncached(10) - 0.75).abs() < 1e-9, "{}", uncached(10));
     }
 }

@@ -594,6 +594,8 @@ fn machine(setup: &Setup, at: usize) -> Node {
         cores: machine.cores,
         slowdown: 1.0,
         cache: machine.cache,
+        task_memory: machine.task_memory,
+        task_buffer: setup.costs.memory,
         faults: NodeFaults::default(),
         blocks_replaced: false,
         returns: 0,

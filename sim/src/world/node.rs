@@ -39,7 +39,12 @@ pub(super) struct Node {
     pub(super) cores: f64,
     /// Combined factor of all slowdowns.
     pub(super) slowdown: f64,
+    /// Memory for cached files, including what attempts take from it.
     pub(super) cache: u64,
+    /// Memory that each attempt takes from the cache; 0 if that is not modelled.
+    pub(super) task_memory: u64,
+    /// How many bytes of its input a reduce has in memory. What exceeds them is in files.
+    pub(super) task_buffer: u64,
     pub(super) faults: NodeFaults,
     /// Whether the blocks of the machine have been replicated elsewhere.
     pub(super) blocks_replaced: bool,
@@ -153,9 +158,17 @@ impl Node {
 
     /// Returns the fraction of the temporary files of tasks that must be written to disk and read
     /// from disk, because they do not fit into the memory for cached files. It is computed from the
-    /// map outputs.
+    /// map outputs; if attempts take memory, from what they leave, and also from checkpoints and
+    /// spilled data of reduces.
     pub(super) fn uncached_share(&self) -> f64 {
-        1.0 - (self.cache as f64 / (self.output_bytes as f64).max(1.0)).min(1.0)
+        let (mut cache, mut files) = (self.cache, self.output_bytes as f64);
+        if self.task_memory > 0 {
+            cache = cache.saturating_sub(self.task_memory.saturating_mul(self.runs.len() as u64));
+            let checkpoints = self.checkpoints.values().map(|saved| saved.checkpoint.bytes);
+            files += checkpoints.sum::<u64>() as f64;
+            files += self.runs.iter().map(|run| run.spilled_bytes(self.task_buffer)).sum::<f64>();
+        }
+        1.0 - (cache as f64 / files.max(1.0)).min(1.0)
     }
 
     /// Returns the shuffle address of the tracker process with this start number.

@@ -169,6 +169,14 @@ pub(super) struct StoredCheckpoint {
 }
 
 impl Run {
+    /// Returns how many bytes of its input a reduce with this much memory has in files.
+    pub(super) fn spilled_bytes(&self, memory: u64) -> f64 {
+        match &self.work {
+            Work::Reduce(reduce) => (reduce.fetch.fetched * reduce.share - memory as f64).max(0.0),
+            _ => 0.0,
+        }
+    }
+
     /// Advances the state to `now`.
     pub(super) fn advance(&mut self, now: Time) {
         let passed = now.since(self.since).as_secs_f64();
