@@ -80,6 +80,14 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
         "the job takes much longer than under fair sharing; such jobs share {share:%} of the slots[, and {jobs_ahead job goes|jobs go} first]",
     ),
     (
+        "waits-for-faster-node",
+        "its tasks would end sooner on another node than in the free slots of slow nodes; it takes one of these after {at_most:s}; {waited:s} so far",
+    ),
+    (
+        "waits-for-checkpoint-node",
+        "{tasks paused reduce waits|paused reduces wait} for the node with its checkpoint: a slot there is expected before a copy would end",
+    ),
+    (
         "larger-job",
         "its job has about {size:s} of work left, and the slot goes to {for_job:job}, which has {less:s}",
     ),
@@ -767,26 +775,61 @@ impl Scheduler for Coda {
         self.preemption_rule(a, b, phase, plan).is_some()
     }
 
-    fn explain(&self, job: &Job, _now: Time, cluster: &Cluster) -> Vec<Why> {
-        let state = self.state(job.id);
-        let waits = |phase: &Phase| self.waiting_jobs[*phase].key(job.id).is_some();
-        let place = |id: JobId, phase: Phase| {
+    fn explain(&self, job: &Job, now: Time, cluster: &Cluster) -> Vec<Why> {
+        if let Some(why) = self.pools.pool_of(job.id).and_then(|pool| pool.job_limit_reason(job.id)) {
+            return vec![why];
+        }
+        let mut reasons = Vec::new();
+        for phase in Phase::BOTH.into_iter().filter(|phase| self.waiting_jobs[*phase].key(job.id).is_some()) {
+            let waits = self.wait_reasons(job, phase, now, cluster);
+            let ahead = self.order_reason(job.id, phase, cluster);
+            if waits.is_empty() || ahead.number("jobs_ahead").is_some() {
+                reasons.push(ahead);
+            }
+            reasons.extend(waits);
+        }
+        reasons
+    }
+}
+
+impl Coda {
+    /// Returns why a job waits in the order of jobs.
+    fn order_reason(&self, job: JobId, phase: Phase, cluster: &Cluster) -> Why {
+        let state = self.state(job);
+        let place = |id: JobId| {
             let held = cluster.job(id).map_or(0, |job| job.running[phase].len() as u32);
             (self.precedence(id, phase, held), self.state(id).rank(phase), id)
         };
-        let reason = |phase: Phase| {
-            let own = place(job.id, phase);
-            let ahead = self.waiting_jobs[phase].iter().filter(|id| place(*id, phase) < own).count();
-            let why = if state.overdue_since.is_some() {
-                Why::rule("shares-with-overdue-jobs").with("share", self.settings.overdue_share)
-            } else if phase == Phase::Reduce && !state.is_ready {
-                Why::rule("ready-jobs-first").with("maps_end", state.maps_end_s)
-            } else {
-                Why::rule("smaller-jobs-first").with("size", state.size_for(phase))
-            };
-            if ahead > 0 { why.with("jobs_ahead", ahead as f64) } else { why }
+        let own = place(job);
+        let ahead = self.waiting_jobs[phase].iter().filter(|id| place(*id) < own).count();
+        let why = if state.overdue_since.is_some() {
+            Why::rule("shares-with-overdue-jobs").with("share", self.settings.overdue_share)
+        } else if phase == Phase::Reduce && !state.is_ready {
+            Why::rule("ready-jobs-first").with("maps_end", state.maps_end_s)
+        } else {
+            Why::rule("smaller-jobs-first").with("size", state.size_for(phase))
         };
-        Phase::BOTH.into_iter().filter(waits).map(reason).collect()
+        if ahead > 0 { why.with("jobs_ahead", ahead as f64) } else { why }
+    }
+
+    /// Returns which better slots a job waits for although others are free.
+    fn wait_reasons(&self, job: &Job, phase: Phase, now: Time, cluster: &Cluster) -> Vec<Why> {
+        let free: Vec<TrackerId> = cluster.free_trackers(phase).collect();
+        if free.is_empty() {
+            return Vec::new();
+        }
+        let limit = Span((self.remote_loss_s(job.id) * 1e6) as u64);
+        let locality = self.waits.locality.reason(job, limit, now, cluster).filter(|_| phase == Phase::Map);
+        let since = self.waits.slow_nodes.get(&job.id);
+        let since = since.filter(|_| free.iter().any(|tracker| self.is_too_slow(job.id, phase, *tracker)));
+        let slow = since.map(|since| {
+            let why = Why::rule("waits-for-faster-node").with("waited", now.since(*since).as_secs_f64());
+            why.with("at_most", self.longest_wait_s(job.id, phase))
+        });
+        let paused = self.paused.count_of(job.id);
+        let waits = phase == Phase::Reduce && paused > 0 && self.settings.waits_for_checkpoint;
+        let checkpoint = waits.then(|| Why::rule("waits-for-checkpoint-node").with("tasks", paused as f64));
+        locality.into_iter().chain(slow).chain(checkpoint).collect()
     }
 }
 
