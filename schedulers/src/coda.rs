@@ -25,7 +25,7 @@
 //! 10. **Recovery.** Tasks that were lost with a node get slots at once, in the order of their jobs
 //!     (`chronos`).
 //!
-//! Rules 4 to 10 and the predictions can be switched off. README.md and docs/research/coda.md
+//! Rules 3 to 10 and the predictions can be switched off. README.md and docs/research/coda.md
 //! explain why each exists.
 
 mod estimator;
