@@ -1,30 +1,36 @@
 //! Coda: the job with the least remaining work first, bounded by what fair sharing would give.
 //!
-//! 1. **Order.** Map slots go to the job with the least remaining work of maps relative to all map
+//! 1. **Work.** The work of a job is estimated in slot seconds: predicted from earlier jobs of its
+//!    program, then measured (`estimator`).
+//! 2. **Order.** Map slots go to the job with the least remaining work of maps relative to all map
 //!    slots, in seconds. The size of a job is this plus the remaining work of its reduces relative
-//!    to all reduce slots. Both are divided by the weight of its priority. Work is estimated
-//!    (`estimator`).
-//! 2. **Reduces.** A reduce that waits for maps only holds its slot. A job is *ready* when its last
+//!    to all reduce slots. Both are divided by the weight of its priority.
+//! 3. **Reduces.** A reduce that waits for maps only holds its slot. A job is *ready* when its last
 //!    map is expected to end within the time that a reduce needs to fetch its input. Reduce slots
 //!    go to ready jobs, the smallest first, then to the others, those whose maps end soonest first.
-//! 3. **Preemption.** A job preempts attempts of jobs with more work by `margin` in this order, and
-//!    a ready job also reduces of jobs that are not ready. Attempts that will end about as soon as
-//!    they could be preempted are left alone, and their slots are counted.
-//! 4. **Bound.** Fair sharing is simulated (`virtual_fair`). A job that has taken or will take
+//! 4. **Preemption** (`preemption`). A job preempts attempts of jobs with more work by `margin` in
+//!    this order, and a ready job also reduces of jobs that are not ready. Attempts that will end
+//!    about as soon as they could be preempted are left alone, and their slots are counted.
+//! 5. **Bound.** Fair sharing is simulated (`virtual_fair`). A job that has taken or will take
 //!    `overdue_after` times as long as it would have under fair sharing is overdue. Overdue jobs
 //!    have precedence for `overdue_share` of the slots and share them evenly.
-//! 5. **Minimum shares.** A pool below its minimum share comes before all jobs that are not
+//! 6. **Minimum shares.** A pool below its minimum share comes before all jobs that are not
 //!    overdue.
-//! 6. **Unequal nodes.** A slot of a slow node is not used if the task would end sooner on another
-//!    node, after the work of the jobs that are ahead. An attempt on a slow node moves if it ends
-//!    sooner elsewhere.
-//! 7. **Recovery.** Tasks that were lost with a node get slots at once, in the order of their jobs
-//!    (`chronos`).
+//! 7. **Locality.** A job waits for a node-local slot, at most as long as a map loses elsewhere.
+//! 8. **Unequal nodes** (`nodes`). A slot of a slow node is not used if the task would end sooner
+//!    on another node, after the work of the jobs that are ahead. An attempt on a slow node moves if
+//!    it ends sooner elsewhere.
+//! 9. **Checkpoints.** A paused reduce waits for the node of its checkpoint if a slot there is free
+//!    sooner than the checkpoint could be copied.
+//! 10. **Recovery.** Tasks that were lost with a node get slots at once, in the order of their jobs
+//!     (`chronos`).
 //!
-//! Every rule can be switched off. README.md and docs/research/coda.md explain why each exists.
+//! Rules 3 to 10 and the predictions can be switched off. README.md and docs/research/coda.md
+//! explain why each exists.
 
 mod estimator;
 mod nodes;
+mod preemption;
 mod virtual_fair;
 
 use crate::{
@@ -35,22 +41,18 @@ use crate::{
     params::Section,
     paused::PausedReduces,
     ranked_queue::{RankedQueue, Real},
-    victims::{PreemptionRules, Victims, preempt_for_jobs},
 };
 use estimator::{Estimator, Work, part_reduced};
 use mrcore::{
-    AcceptedSlots, Cluster, Fact, PerPhase, Phase, Plan, Scheduler, Span, Time, Why,
+    Cluster, Fact, PerPhase, Phase, Plan, Scheduler, Span, Time, Why,
     ids::{AttemptId, JobId, TaskId, TrackerId},
     job::Job,
-    plan::{CheckpointPlace, Locality, PreemptMode},
+    plan::{CheckpointPlace, PreemptMode},
     scheduler::{Cause, Round},
     task::{Attempt, Task},
 };
 use nodes::{MeasuredMap, Nodes, SLOW};
-use std::{
-    cell::Cell,
-    collections::{BTreeMap, BTreeSet},
-};
+use std::{collections::BTreeMap, ops::RangeInclusive};
 use virtual_fair::{SharingJob, SharingPool, VirtualFair};
 
 /// The texts of the rules of this policy.
@@ -78,6 +80,14 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
         "the job takes much longer than under fair sharing; such jobs share {share:%} of the slots[, and {jobs_ahead job goes|jobs go} first]",
     ),
     (
+        "waits-for-faster-node",
+        "its tasks would end sooner on another node than in the free slots of slow nodes; it takes one of these after {at_most:s}; {waited:s} so far",
+    ),
+    (
+        "waits-for-checkpoint-node",
+        "{tasks paused reduce waits|paused reduces wait} for the node with its checkpoint: a slot there is expected before a copy would end",
+    ),
+    (
         "larger-job",
         "its job has about {size:s} of work left, and the slot goes to {for_job:job}, which has {less:s}",
     ),
@@ -92,15 +102,13 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
 
 /// How often work is estimated and attempts are preempted: every second for each hundred trackers,
 /// within these limits. Heartbeats of larger clusters are rarer, so progress is known less often.
-const INTERVAL_S: std::ops::RangeInclusive<u64> = 1..=10;
-/// Assumed cost in seconds of a preemption before any was measured.
-const UNMEASURED_COST_S: f64 = 2.0;
-/// Time to start a process again.
-const RESTART_S: f64 = 1.0;
+const INTERVAL_S: RangeInclusive<u64> = 1..=10;
 /// Assumed rate at which a reduce fetches its input or copies a checkpoint.
 const FETCH_BYTES_PER_S: f64 = 40e6;
 /// How long before the end of the maps a reduce is launched, in addition to the time of the fetch.
 const LEAD_S: f64 = 3.0;
+/// A job is not overdue if it takes longer by less than this.
+const OVERDUE_TOLERANCE_S: f64 = 3.0;
 /// A job that is ready stays so until its maps need this many times as long.
 const READY_HYSTERESIS: f64 = 3.0;
 /// Maps that are slower elsewhere by less than this factor do not wait for a node-local slot.
@@ -109,14 +117,8 @@ const REMOTE_SLOWDOWN_MIN: f64 = 1.05;
 const PATIENCE: f64 = 4.0;
 const PATIENCE_MIN_S: f64 = 60.0;
 
-/// An attempt moves from a slow node for the first time if it ends this many times as soon elsewhere.
-const MOVE_GAIN: f64 = 2.0;
-/// An attempt is preempted if it would hold its slot for this many times the cost. Maps are short,
-/// and a split map loses its locality.
-const COST_MARGIN: PerPhase<f64> = PerPhase { map: 5.0, reduce: 1.25 };
-
-/// The position of a job: jobs that are not ready come last.
-type Rank = (bool, Real);
+/// The position of a job by its own work.
+type Rank = (Precedence, Real);
 
 /// Why a job comes before others, in the order in which jobs get slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -145,7 +147,7 @@ pub struct Coda {
     settings: Settings,
     estimator: Estimator,
     pools: Pools,
-    locality_delay: LocalityDelay,
+    waits: Waits,
     paused: PausedReduces,
     virtual_fair: VirtualFair,
     jobs: BTreeMap<JobId, JobState>,
@@ -158,10 +160,17 @@ pub struct Coda {
     overdue: Vec<JobId>,
     /// How often work is estimated and attempts are preempted.
     interval: Span,
-    /// Since when jobs have left slots of slow nodes free.
-    declined_since: BTreeMap<JobId, Time>,
     /// Whether jobs have arrived or become ready since the last round.
     wants_round: bool,
+}
+
+/// How long jobs have waited for better slots than those that were offered.
+#[derive(Debug, Default)]
+struct Waits {
+    /// For slots near the input of maps.
+    locality: LocalityDelay,
+    /// Since when jobs have left slots of slow nodes free.
+    slow_nodes: BTreeMap<JobId, Time>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -185,9 +194,10 @@ struct Settings {
 #[derive(Debug, Clone, Copy, Default)]
 struct JobState {
     work: Work,
-    /// Remaining seconds on the whole cluster, divided by the weight of the priority: of the maps,
-    /// and of maps and reduces.
-    size: PerPhase<f64>,
+    /// Remaining seconds of the maps on the whole cluster, divided by the weight of the priority.
+    map_size_s: f64,
+    /// The same of maps and reduces.
+    size_s: f64,
     /// Seconds until the last map ends.
     maps_end_s: f64,
     /// Whether reduces are useful now.
@@ -262,7 +272,7 @@ impl Coda {
             settings: Settings::read(section),
             estimator: Estimator::new(section),
             pools: Pools::new(section),
-            locality_delay: LocalityDelay::new(node_wait, rack_wait),
+            waits: Waits { locality: LocalityDelay::new(node_wait, rack_wait), ..Waits::default() },
             paused: PausedReduces::default(),
             virtual_fair: VirtualFair::default(),
             jobs: BTreeMap::new(),
@@ -271,7 +281,6 @@ impl Coda {
             latency: PerPhase::default(),
             overdue: Vec::new(),
             interval: Span::secs(*INTERVAL_S.start()),
-            declined_since: BTreeMap::new(),
             wants_round: false,
         }
     }
@@ -291,8 +300,8 @@ impl Coda {
         let was_ready = state.is_ready;
         state.work = work;
         let weight = pools::weight(job.spec.priority);
-        let (maps, all) = (left(Phase::Map) / weight, (left(Phase::Map) + left(Phase::Reduce)) / weight);
-        state.size = PerPhase { map: maps, reduce: all };
+        state.map_size_s = left(Phase::Map) / weight;
+        state.size_s = (left(Phase::Map) + left(Phase::Reduce)) / weight;
         state.maps_end_s = maps_end_s;
         // A job that is ready stays so while its estimate varies, or its reduces would be paused
         // and resumed again and again.
@@ -324,7 +333,7 @@ impl Coda {
         self.advance_virtual_fair(&running, now, cluster);
         let mut in_order: Vec<JobId> = running.iter().map(|job| job.id).collect();
         for phase in Phase::BOTH {
-            in_order.sort_by_key(|id| (Real(self.state(*id).size[phase]), *id));
+            in_order.sort_by_key(|id| (Real(self.state(*id).size_for(phase)), *id));
             let mut ahead_s = 0.0;
             for id in &in_order {
                 let Some(state) = self.jobs.get_mut(id) else { continue };
@@ -369,8 +378,8 @@ impl Coda {
                 (left_s / slots).max(left_s.min(state.work.task_s[phase]))
             };
             let ends = now.since(job.submitted).as_secs_f64() + needs(Phase::Map) + needs(Phase::Reduce);
-            let is_overdue =
-                fair_s.is_some_and(|fair_s| ends > self.settings.overdue_after * fair_s + LEAD_S);
+            let is_overdue = fair_s
+                .is_some_and(|fair_s| ends > self.settings.overdue_after * fair_s + OVERDUE_TOLERANCE_S);
             state.overdue_since = is_overdue.then(|| state.overdue_since.unwrap_or(now));
         }
     }
@@ -435,15 +444,19 @@ impl Coda {
         job: JobId,
         (phase, tracker): (Phase, TrackerId),
         now: Time,
-        declined_since: &mut BTreeMap<JobId, Time>,
+        waits: &mut Waits,
     ) -> bool {
         if !self.is_too_slow(job, phase, tracker) {
             return false;
         }
-        let since = *declined_since.entry(job).or_insert(now);
+        let since = *waits.slow_nodes.entry(job).or_insert(now);
+        now.since(since).as_secs_f64() < self.longest_wait_s(job, phase)
+    }
+
+    /// Returns how long a job leaves slots of slow nodes free at most.
+    fn longest_wait_s(&self, job: JobId, phase: Phase) -> f64 {
         let state = self.state(job);
-        let expected_s = state.backlog_s[phase] + state.work.task_s[phase];
-        now.since(since).as_secs_f64() < PATIENCE * expected_s + PATIENCE_MIN_S
+        PATIENCE * (state.backlog_s[phase] + state.work.task_s[phase]) + PATIENCE_MIN_S
     }
 
     /// Returns the number of slots for which overdue jobs have precedence.
@@ -482,15 +495,9 @@ impl Coda {
         plan.cluster().job(job).map_or(0, |job| plan.retained_slots(job, phase))
     }
 
-    /// Returns the overdue jobs that have precedence for the next slot because they have less than
-    /// their share, the one with the fewest slots first.
-    fn overdue_jobs(&self, phase: Phase, plan: &Plan<'_>) -> Vec<JobId> {
-        let waiting = self.overdue.iter().filter(|id| self.waiting_jobs[phase].key(**id).is_some());
-        let retained = waiting.map(|id| (Self::retained_slots(*id, phase, plan), *id));
-        let mut below: Vec<(u32, JobId)> =
-            retained.filter(|(retained, id)| *retained < self.state(*id).overdue_slots[phase]).collect();
-        below.sort_by_key(|(retained, _)| *retained);
-        below.into_iter().map(|(_, id)| id).collect()
+    /// Returns whether a job that has this many slots has precedence because it is overdue.
+    fn is_overdue_below_share(&self, id: JobId, phase: Phase, slots: u32) -> bool {
+        self.state(id).overdue_share(phase).is_some_and(|share| slots < share)
     }
 
     fn is_below_min(&self, job: JobId, phase: Phase) -> bool {
@@ -498,30 +505,36 @@ impl Coda {
         self.settings.min_shares && self.pools.pool_of(job).is_some_and(below)
     }
 
-    /// Returns the jobs that can use a slot in the order in which they get one. A job may occur more
-    /// than once.
+    /// Returns the precedence of a job that has this many slots. Among jobs with equal precedence
+    /// the rank decides, and among overdue jobs the number of slots.
+    fn precedence(&self, id: JobId, phase: Phase, slots: u32) -> Precedence {
+        if self.is_overdue_below_share(id, phase, slots) {
+            Precedence::Overdue
+        } else if self.is_below_min(id, phase) {
+            Precedence::BelowMinShare
+        } else {
+            self.state(id).rank(phase).0
+        }
+    }
+
+    /// Returns the jobs that can use a slot in the order in which they get one, which is that of
+    /// their `precedence`. It is not sorted, because most slots go to one of the first jobs. A job
+    /// may occur more than once.
     fn in_order<'a>(
         &'a self,
         phase: Phase,
         plan: &Plan<'_>,
     ) -> impl Iterator<Item = (JobId, Precedence)> + 'a {
-        let overdue = self.overdue_jobs(phase, plan).into_iter().map(|id| (id, Precedence::Overdue));
         let waiting = || self.waiting_jobs[phase].iter();
-        let below = waiting().filter(move |id| self.is_below_min(*id, phase));
-        let below = below.map(|id| (id, Precedence::BelowMinShare));
-        overdue.chain(below).chain(waiting().map(move |id| (id, self.state(id).precedence(phase))))
-    }
-
-    /// Returns the precedence of a job that holds this many slots.
-    fn precedence(&self, id: JobId, phase: Phase, held_slots: u32) -> Precedence {
-        let state = self.state(id);
-        if state.overdue_since.is_some() && held_slots < state.overdue_slots[phase] {
-            Precedence::Overdue
-        } else if self.is_below_min(id, phase) {
-            Precedence::BelowMinShare
-        } else {
-            state.precedence(phase)
-        }
+        let overdue = self.overdue.iter().filter(|id| self.waiting_jobs[phase].key(**id).is_some());
+        let retained = overdue.map(|id| (Self::retained_slots(*id, phase, plan), *id));
+        let mut overdue: Vec<(u32, JobId)> =
+            retained.filter(|(slots, id)| self.is_overdue_below_share(*id, phase, *slots)).collect();
+        overdue.sort_by_key(|(slots, _)| *slots);
+        let overdue = overdue.into_iter().map(|(_, id)| (id, Precedence::Overdue));
+        let below_min = waiting().filter(move |id| self.is_below_min(*id, phase));
+        let below_min = below_min.map(|id| (id, Precedence::BelowMinShare));
+        overdue.chain(below_min).chain(waiting().map(move |id| (id, self.state(id).rank(phase).0)))
     }
 
     /// Returns the reason why a job gets a slot.
@@ -531,44 +544,23 @@ impl Coda {
         match precedence {
             Precedence::Overdue => why.with("share", self.settings.overdue_share),
             Precedence::MapsEndSoonest => why.with("maps_end", state.maps_end_s),
-            Precedence::BelowMinShare | Precedence::LeastWork => why.with("size", state.size[phase]),
+            Precedence::BelowMinShare | Precedence::LeastWork => why.with("size", state.size_for(phase)),
         }
     }
 
-    /// Returns the map that gets a slot. A job waits for a node-local slot, at most as long as a
-    /// map loses elsewhere.
-    fn choose_map(&mut self, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
-        let mut delay = std::mem::take(&mut self.locality_delay);
-        let mut declined_since = std::mem::take(&mut self.declined_since);
-        let (slot, now) = ((Phase::Map, tracker), plan.now());
-        let found = self.in_order(Phase::Map, plan).find_map(|(id, precedence)| {
-            let job = plan.cluster().job(id)?;
-            if self.declines(id, slot, now, &mut declined_since) {
-                return None;
-            }
-            let waited = delay.since(id).map_or(Span(0), |since| now.since(since));
-            let is_over = waited.as_secs_f64() >= self.remote_loss_s(id);
-            let (task, near) = delay.next_map(job, tracker, is_over, plan)?;
-            Some((task, self.launch_reason(id, Phase::Map, precedence, near.name())))
-        });
-        (self.locality_delay, self.declined_since) = (delay, declined_since);
-        found
-    }
-
-    /// Returns the reduce that gets a slot.
-    fn choose_reduce(&mut self, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
-        let mut declined_since = std::mem::take(&mut self.declined_since);
-        let (slot, now) = ((Phase::Reduce, tracker), plan.now());
-        let found = self.in_order(Phase::Reduce, plan).find_map(|(id, precedence)| {
-            let job = plan.cluster().job(id)?;
-            if self.declines(id, slot, now, &mut declined_since) {
-                return None;
-            }
-            let (task, how) = self.reduce_for(job, tracker, plan)?;
-            Some((task, self.launch_reason(id, Phase::Reduce, precedence, how)))
-        });
-        self.declined_since = declined_since;
-        found
+    /// Returns the map that a job would run on a tracker, and how near its input is. A job waits for
+    /// a node-local slot, at most as long as a map loses elsewhere.
+    fn map_for(
+        &self,
+        job: &Job,
+        tracker: TrackerId,
+        waits: &mut Waits,
+        plan: &Plan<'_>,
+    ) -> Option<(TaskId, &'static str)> {
+        let waited = waits.locality.since(job.id).map_or(Span(0), |since| plan.now().since(since));
+        let is_over = waited.as_secs_f64() >= self.remote_loss_s(job.id);
+        let (task, near) = waits.locality.next_map(job, tracker, is_over, plan)?;
+        Some((task, near.name()))
     }
 
     /// Returns the seconds that a map of a job loses if it is not node-local.
@@ -645,101 +637,6 @@ impl Coda {
             }
         }
     }
-
-    /// Returns the seconds that a preemption costs: until the slot is free, to start the victim
-    /// again, and to read back what it had in memory, which takes about as long as to write it.
-    fn preemption_cost_s(&self, phase: Phase) -> f64 {
-        let latency = self.latency[phase].value().unwrap_or(UNMEASURED_COST_S);
-        RESTART_S + latency * if phase == Phase::Reduce { 2.0 } else { 1.0 }
-    }
-
-    /// Preempts attempts for waiting jobs: first those whose slots are node-local for a map of the
-    /// job, then any.
-    fn preempt(&self, phase: Phase, plan: &mut Plan<'_>) {
-        if !self.settings.preempts[phase] || self.waiting_jobs[phase].is_empty() {
-            return;
-        }
-        let mut seen = BTreeSet::new();
-        let in_order = self.in_order(phase, plan).map(|(id, _)| id);
-        let in_need: Vec<JobId> = in_order.filter(|id| seen.insert(*id)).collect();
-        let limits: &[Locality] = match phase {
-            Phase::Map => &[Locality::NodeLocal, Locality::OffRack],
-            Phase::Reduce => &[Locality::OffRack],
-        };
-        let ending = self.slots_free_soon(phase, plan);
-        for limit in limits {
-            let victims = Victims::greatest_first(phase, plan, |attempt, _| {
-                let rank = self.state(attempt.id.job()).rank(phase);
-                // By work, not by time: otherwise the slots of slow nodes would be freed first.
-                let left = 1.0 - f64::from(plan.cluster().progress(attempt).done);
-                (rank, Real(left), attempt.id)
-            });
-            // Smaller jobs do not use the slots of slow nodes.
-            let victims = victims.without_slots_on(|tracker| self.speed(tracker) < SLOW);
-            let rules = Preemption { policy: self, limit: *limit, ending: Cell::new(ending) };
-            preempt_for_jobs(&in_need, phase, victims, &rules, self.settings.preempt_mode, plan);
-        }
-    }
-
-    /// Preempts attempts on slow nodes that end sooner on another node.
-    fn leave_slow_nodes(&self, plan: &mut Plan<'_>) {
-        if !self.settings.avoids_slow_nodes {
-            return;
-        }
-        let cluster = plan.cluster();
-        for tracker in cluster.trackers() {
-            let speed = self.speed(tracker.id);
-            if speed >= SLOW {
-                continue;
-            }
-            for phase in Phase::BOTH.into_iter().filter(|phase| self.settings.preempts[*phase]) {
-                for attempt in tracker.running[phase].iter().filter_map(|id| cluster.attempt(*id)) {
-                    let state = self.state(attempt.id.job());
-                    // A reduce waits for maps on any node.
-                    let waits_s = if phase == Phase::Reduce { state.maps_end_s } else { 0.0 };
-                    let left_s = self.remaining_s(attempt, plan) - waits_s;
-                    let there_s = self.preemption_cost_s(phase) + state.backlog_s[phase];
-                    let is_new = plan.now().since(attempt.launched) < self.settings.newly_launched;
-                    let there_s = left_s * speed + there_s;
-                    let mut moves = !is_new && left_s > MOVE_GAIN * there_s;
-                    if moves {
-                        // Each move must gain more than the one before.
-                        let before = interruptions(attempt, cluster);
-                        moves = left_s > (MOVE_GAIN + f64::from(before)) * there_s;
-                    }
-                    if moves && !plan.is_preempted(attempt.id) {
-                        let why = Why::rule("slow-node").with("speed", speed);
-                        let _ = plan.preempt_in_mode(attempt.id, self.settings.preempt_mode, why);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Returns the number of slots that will soon be free without preemption.
-    fn slots_free_soon(&self, phase: Phase, plan: &Plan<'_>) -> u32 {
-        let cluster = plan.cluster();
-        let attempts = cluster.active_jobs().flat_map(|job| cluster.running(job, phase));
-        attempts
-            .filter(|(attempt, _)| !plan.is_preempted(attempt.id) && self.ends_soon(attempt, plan))
-            .count() as u32
-    }
-
-    /// Returns whether an attempt ends by itself so soon that preempting it does not pay.
-    fn ends_soon(&self, attempt: &Attempt, plan: &Plan<'_>) -> bool {
-        let phase = attempt.id.phase();
-        self.settings.weighs_cost
-            && self.remaining_s(attempt, plan) < COST_MARGIN[phase] * self.preemption_cost_s(phase)
-    }
-}
-
-/// Returns how often the task of an attempt was interrupted. The remainder of a map that was split
-/// is a new task with the same root.
-fn interruptions(attempt: &Attempt, cluster: &Cluster) -> u32 {
-    let job = cluster.job(attempt.id.job()).filter(|_| attempt.id.phase() == Phase::Map);
-    let root = cluster.task(attempt.id.task).map(|task| task.root);
-    let pieces = job.into_iter().flat_map(|job| &job.tasks.map).filter(|task| Some(task.root) == root);
-    attempt.id.number + (pieces.count() as u32).saturating_sub(1)
 }
 
 /// Divides slots evenly among jobs that can use these numbers of slots. What cannot be divided goes
@@ -760,136 +657,43 @@ fn divide_evenly(slots: u32, usable: &[u32]) -> Vec<u32> {
 impl JobState {
     fn rank(&self, phase: Phase) -> Rank {
         match phase {
-            Phase::Reduce if !self.is_ready => (true, Real(self.maps_end_s)),
-            _ => (false, Real(self.size[phase])),
+            Phase::Reduce if !self.is_ready => (Precedence::MapsEndSoonest, Real(self.maps_end_s)),
+            _ => (Precedence::LeastWork, Real(self.size_for(phase))),
         }
     }
 
-    fn precedence(&self, phase: Phase) -> Precedence {
+    /// Returns the work that counts for slots of a phase: that of the maps for map slots, and that
+    /// of the job for reduce slots.
+    fn size_for(&self, phase: Phase) -> f64 {
         match phase {
-            Phase::Reduce if !self.is_ready => Precedence::MapsEndSoonest,
-            _ => Precedence::LeastWork,
-        }
-    }
-}
-
-/// The rules of one round of preemptions.
-struct Preemption<'a> {
-    policy: &'a Coda,
-    /// How near the input of a map must be.
-    limit: Locality,
-    /// Number of slots that will soon be free without preemption, and are not counted for a job
-    /// yet.
-    ending: Cell<u32>,
-}
-
-impl PreemptionRules for Preemption<'_> {
-    fn deficit(&self, job: &Job, phase: Phase, plan: &Plan<'_>) -> u32 {
-        let state = self.policy.state(job.id);
-        if phase == Phase::Reduce && !state.is_ready && state.overdue_since.is_none() {
-            return 0;
-        }
-        let wanted = (plan.startable_tasks(job, phase) as u32).min(plan.cluster().slots(phase));
-        let spared = wanted.min(self.ending.get());
-        self.ending.set(self.ending.get() - spared);
-        wanted - spared
-    }
-
-    fn may_preempt_from(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
-        self.policy.preemption_rule(to, from, phase, plan).is_some()
-    }
-
-    fn is_protected(&self, victim: &Attempt, plan: &Plan<'_>) -> bool {
-        plan.now().since(victim.launched) < self.policy.settings.newly_launched
-            || plan.has_just_resumed(victim)
-            || self.policy.ends_soon(victim, plan)
-    }
-
-    fn task_in_slot(&self, job: &Job, victim: &Attempt, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
-        let (phase, tracker) = (victim.id.phase(), victim.tracker);
-        if self.policy.is_too_slow(job.id, phase, tracker) {
-            return None;
-        }
-        let (task, detail) = match phase {
-            Phase::Map => {
-                let (task, near) = plan.next_map(job, tracker, self.limit)?;
-                (task, near.name())
-            }
-            Phase::Reduce => self.policy.reduce_for(job, tracker, plan)?,
-        };
-        let retained_slots = Coda::retained_slots(job.id, phase, plan);
-        let precedence = self.policy.precedence(job.id, phase, retained_slots);
-        Some((task, self.policy.launch_reason(job.id, phase, precedence, detail)))
-    }
-
-    /// A free slot of a slow node may be as near to the input, but the task would end later there.
-    fn accepted_slots(&self) -> AcceptedSlots {
-        if self.policy.settings.avoids_slow_nodes && self.policy.nodes.has_slow() {
-            AcceptedSlots::ThisTracker
-        } else {
-            AcceptedSlots::EquallyNear
+            Phase::Map => self.map_size_s,
+            Phase::Reduce => self.size_s,
         }
     }
 
-    fn reason(&self, victim: AttemptId, beneficiary: JobId, plan: &Plan<'_>) -> Why {
-        let (from, to) = (self.policy.state(victim.job()), self.policy.state(beneficiary));
-        let phase = victim.phase();
-        let rule = self.policy.preemption_rule(beneficiary, victim.job(), phase, plan);
-        let why = match rule {
-            Some("waits-for-maps") => Why::rule("waits-for-maps").with("maps_end", from.maps_end_s),
-            Some("larger-job") | None => {
-                Why::rule("larger-job").with("size", from.size[phase]).with("less", to.size[phase])
-            }
-            Some(rule) => Why::rule(rule),
-        };
-        why.with_beneficiary(beneficiary)
-    }
-}
-
-impl Coda {
-    /// Returns the rule by which a slot may move from a job to another, if it may.
-    fn preemption_rule(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> Option<&'static str> {
-        let (to_state, from_state) = (self.state(to), self.state(from));
-        // An overdue job keeps its share, and takes what it lacks from all others.
-        if from_state.overdue_since.is_some()
-            && Self::retained_slots(from, phase, plan) <= from_state.overdue_slots[phase]
-        {
-            return None;
-        }
-        if to_state.overdue_since.is_some()
-            && Self::retained_slots(to, phase, plan) < to_state.overdue_slots[phase]
-        {
-            return Some("overdue-job");
-        }
-        if self.settings.min_shares && self.pools.pool_number(to) != self.pools.pool_number(from) {
-            let at_min = |pool: &Pool| pool.retained_slots(phase, plan) <= f64::from(pool.min[phase]);
-            if self.pools.pool_of(from).is_some_and(|pool| pool.min[phase] > 0 && at_min(pool)) {
-                return None;
-            }
-            // What this round preempts for the pool counts.
-            let below = |pool: &Pool| {
-                pool.min[phase] > 0 && pool.retained_slots(phase, plan) < f64::from(pool.min[phase])
-            };
-            if self.pools.pool_of(to).is_some_and(below) {
-                return Some("min-share");
-            }
-        }
-        if phase == Phase::Reduce && !to_state.is_ready {
-            return None;
-        }
-        if phase == Phase::Reduce && !from_state.is_ready {
-            return Some("waits-for-maps");
-        }
-        (from_state.size[phase] > self.settings.margin * to_state.size[phase]).then_some("larger-job")
+    /// Returns the number of slots that the job has precedence for, if it is overdue.
+    fn overdue_share(&self, phase: Phase) -> Option<u32> {
+        self.overdue_since.map(|_| self.overdue_slots[phase])
     }
 }
 
 impl SlotOrder for Coda {
     fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
-        match phase {
-            Phase::Map => self.choose_map(tracker, plan),
-            Phase::Reduce => self.choose_reduce(tracker, plan),
-        }
+        // The order of the jobs borrows the policy while the waits change.
+        let mut waits = std::mem::take(&mut self.waits);
+        let found = self.in_order(phase, plan).find_map(|(id, precedence)| {
+            let job = plan.cluster().job(id)?;
+            if self.declines(id, (phase, tracker), plan.now(), &mut waits) {
+                return None;
+            }
+            let (task, detail) = match phase {
+                Phase::Map => self.map_for(job, tracker, &mut waits, plan)?,
+                Phase::Reduce => self.reduce_for(job, tracker, plan)?,
+            };
+            Some((task, self.launch_reason(id, phase, precedence, detail)))
+        });
+        self.waits = waits;
+        found
     }
 
     fn charge(&mut self, job: JobId, phase: Phase, _plan: &Plan<'_>) {
@@ -912,13 +716,13 @@ impl Scheduler for Coda {
         self.paused.observe(fact, cluster);
         match fact {
             Fact::JobTrackerStarted { .. } => {
-                self.locality_delay.reset();
-                self.declined_since.clear();
+                self.waits.locality.reset();
+                self.waits.slow_nodes.clear();
             }
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
                 self.jobs.remove(job);
-                self.locality_delay.forget(*job);
-                self.declined_since.remove(job);
+                self.waits.locality.forget(*job);
+                self.waits.slow_nodes.remove(job);
             }
             Fact::MapSplit { attempt, .. } | Fact::AttemptPaused { attempt, .. } => {
                 let requested = cluster.attempt(*attempt).and_then(|attempt| attempt.preempt_request);
@@ -928,7 +732,7 @@ impl Scheduler for Coda {
                 self.record_map(*attempt, now, cluster);
             }
             Fact::AttemptLaunched { attempt, .. } => {
-                self.declined_since.remove(&attempt.job());
+                self.waits.slow_nodes.remove(&attempt.job());
             }
             Fact::AttemptSucceeded { attempt, .. } => self.record_map(*attempt, now, cluster),
             Fact::TrackerLost { tracker, .. } | Fact::TrackerForgotten { tracker, .. } => {
@@ -977,26 +781,61 @@ impl Scheduler for Coda {
         self.preemption_rule(a, b, phase, plan).is_some()
     }
 
-    fn explain(&self, job: &Job, _now: Time, cluster: &Cluster) -> Vec<Why> {
-        let state = self.state(job.id);
-        let waits = |phase: &Phase| self.waiting_jobs[*phase].key(job.id).is_some();
-        let place = |id: JobId, phase: Phase| {
+    fn explain(&self, job: &Job, now: Time, cluster: &Cluster) -> Vec<Why> {
+        if let Some(why) = self.pools.pool_of(job.id).and_then(|pool| pool.job_limit_reason(job.id)) {
+            return vec![why];
+        }
+        let mut reasons = Vec::new();
+        for phase in Phase::BOTH.into_iter().filter(|phase| self.waiting_jobs[*phase].key(job.id).is_some()) {
+            let waits = self.wait_reasons(job, phase, now, cluster);
+            let ahead = self.order_reason(job.id, phase, cluster);
+            if waits.is_empty() || ahead.number("jobs_ahead").is_some() {
+                reasons.push(ahead);
+            }
+            reasons.extend(waits);
+        }
+        reasons
+    }
+}
+
+impl Coda {
+    /// Returns why a job waits in the order of jobs.
+    fn order_reason(&self, job: JobId, phase: Phase, cluster: &Cluster) -> Why {
+        let state = self.state(job);
+        let place = |id: JobId| {
             let held = cluster.job(id).map_or(0, |job| job.running[phase].len() as u32);
             (self.precedence(id, phase, held), self.state(id).rank(phase), id)
         };
-        let reason = |phase: Phase| {
-            let own = place(job.id, phase);
-            let ahead = self.waiting_jobs[phase].iter().filter(|id| place(*id, phase) < own).count();
-            let why = if state.overdue_since.is_some() {
-                Why::rule("shares-with-overdue-jobs").with("share", self.settings.overdue_share)
-            } else if phase == Phase::Reduce && !state.is_ready {
-                Why::rule("ready-jobs-first").with("maps_end", state.maps_end_s)
-            } else {
-                Why::rule("smaller-jobs-first").with("size", state.size[phase])
-            };
-            if ahead > 0 { why.with("jobs_ahead", ahead as f64) } else { why }
+        let own = place(job);
+        let ahead = self.waiting_jobs[phase].iter().filter(|id| place(*id) < own).count();
+        let why = if state.overdue_since.is_some() {
+            Why::rule("shares-with-overdue-jobs").with("share", self.settings.overdue_share)
+        } else if phase == Phase::Reduce && !state.is_ready {
+            Why::rule("ready-jobs-first").with("maps_end", state.maps_end_s)
+        } else {
+            Why::rule("smaller-jobs-first").with("size", state.size_for(phase))
         };
-        Phase::BOTH.into_iter().filter(waits).map(reason).collect()
+        if ahead > 0 { why.with("jobs_ahead", ahead as f64) } else { why }
+    }
+
+    /// Returns which better slots a job waits for although others are free.
+    fn wait_reasons(&self, job: &Job, phase: Phase, now: Time, cluster: &Cluster) -> Vec<Why> {
+        let free: Vec<TrackerId> = cluster.free_trackers(phase).collect();
+        if free.is_empty() {
+            return Vec::new();
+        }
+        let limit = Span((self.remote_loss_s(job.id) * 1e6) as u64);
+        let locality = self.waits.locality.reason(job, limit, now, cluster).filter(|_| phase == Phase::Map);
+        let since = self.waits.slow_nodes.get(&job.id);
+        let since = since.filter(|_| free.iter().any(|tracker| self.is_too_slow(job.id, phase, *tracker)));
+        let slow = since.map(|since| {
+            let why = Why::rule("waits-for-faster-node").with("waited", now.since(*since).as_secs_f64());
+            why.with("at_most", self.longest_wait_s(job.id, phase))
+        });
+        let paused = self.paused.count_of(job.id);
+        let waits = phase == Phase::Reduce && paused > 0 && self.settings.waits_for_checkpoint;
+        let checkpoint = waits.then(|| Why::rule("waits-for-checkpoint-node").with("tasks", paused as f64));
+        locality.into_iter().chain(slow).chain(checkpoint).collect()
     }
 }
 

@@ -25,7 +25,7 @@ use mrcore::{
     Cluster, Fact, Phase, Plan, Scheduler, Span, Time, Why,
     ids::{JobId, TaskId, TrackerId},
     job::Job,
-    plan::{Locality, PreemptMode},
+    plan::PreemptMode,
     scheduler::{Cause, Round},
 };
 use pools::{Pool, Pools};
@@ -94,11 +94,11 @@ impl Fair {
     /// Returns what the tasks of a job in these phases wait for.
     pub(crate) fn reasons(&self, phases: &[Phase], job: &Job, now: Time, cluster: &Cluster) -> Vec<Why> {
         let Some(pool) = self.pools.pool_of(job.id) else { return Vec::new() };
-        if pool.is_waiting_for_pool(job.id) {
-            let most = f64::from(pool.max_jobs.unwrap_or(0));
-            return vec![Why::rule("pool-job-limit").with("max_jobs", most)];
+        if let Some(why) = pool.job_limit_reason(job.id) {
+            return vec![why];
         }
-        let mut reasons: Vec<Why> = self.locality_wait(job, now, cluster).into_iter().collect();
+        let wait = self.locality_delay.reason(job, Span(u64::MAX), now, cluster);
+        let mut reasons: Vec<Why> = wait.into_iter().collect();
         for phase in phases.iter().copied().filter(|phase| !job.pending[*phase].is_empty()) {
             let rule = match phase {
                 Phase::Map => "pool-share-of-map-slots",
@@ -115,19 +115,6 @@ impl Fair {
             });
         }
         reasons
-    }
-
-    /// Returns the reason that the maps of a job wait for slots near their input, while they wait.
-    fn locality_wait(&self, job: &Job, now: Time, cluster: &Cluster) -> Option<Why> {
-        let delay = &self.locality_delay;
-        let since =
-            delay.since(job.id).filter(|_| delay.accepted_locality(job.id, now) < Locality::OffRack)?;
-        if cluster.slots(Phase::Map) == 0 || job.pending.map.is_empty() {
-            return None;
-        }
-        let why = Why::rule("locality-wait").with("waited", now.since(since).as_secs_f64());
-        let why = why.with("rack_after", delay.node_wait.as_secs_f64());
-        Some(why.with("at_most", (delay.node_wait + delay.rack_wait).as_secs_f64()))
     }
 
     /// Returns whether job `a` ranks above job `b`. `moves` compares two pools, or two jobs of a

@@ -146,6 +146,19 @@ impl LocalityDelay {
         self.since.get(&job).copied()
     }
 
+    /// Returns the reason that the maps of a job wait for slots near their input, while they wait.
+    /// The job waits at most for `limit` in all.
+    pub fn reason(&self, job: &Job, limit: Span, now: Time, cluster: &Cluster) -> Option<Why> {
+        let since = self.since(job.id)?;
+        let (rack_after, at_most) = (self.node_wait.min(limit), (self.node_wait + self.rack_wait).min(limit));
+        if now.since(since) >= at_most || cluster.slots(Phase::Map) == 0 || job.pending.map.is_empty() {
+            return None;
+        }
+        let why = Why::rule("locality-wait").with("waited", now.since(since).as_secs_f64());
+        let why = why.with("rack_after", rack_after.as_secs_f64());
+        Some(why.with("at_most", at_most.as_secs_f64()))
+    }
+
     /// Ends the wait of a job.
     pub fn forget(&mut self, job: JobId) {
         self.since.remove(&job);

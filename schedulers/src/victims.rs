@@ -16,6 +16,8 @@ pub struct Victims {
     candidates: Vec<AttemptId>,
     /// Number of slots that are free or being released, by tracker.
     expected_slots: BTreeMap<TrackerId, u32>,
+    /// Number of slots that will soon be free without preemption.
+    ending_soon: u32,
 }
 
 /// The number of candidates at the front that were skipped.
@@ -45,6 +47,7 @@ impl Victims {
         Self {
             candidates: candidates.iter().map(|(attempt, _)| attempt.id).collect(),
             expected_slots: being_freed,
+            ending_soon: 0,
         }
     }
 
@@ -57,6 +60,13 @@ impl Victims {
     #[must_use]
     pub fn without_slots_on(mut self, excluded: impl Fn(TrackerId) -> bool) -> Self {
         self.expected_slots.retain(|tracker, _| !excluded(*tracker));
+        self
+    }
+
+    /// Also counts slots of attempts that will soon end by themselves.
+    #[must_use]
+    pub fn with_slots_ending_soon(mut self, slots: u32) -> Self {
+        self.ending_soon = slots;
         self
     }
 
@@ -127,7 +137,7 @@ pub fn preempt_for_jobs(
     let cluster = plan.cluster();
     // Reserved slots that are being released do not count for other jobs.
     let reserved_slots: u32 = cluster.active_jobs().map(|job| plan.reserved_slots(job, phase)).sum();
-    let mut being_freed = victims.expected_slot_count().saturating_sub(reserved_slots);
+    let mut being_freed = victims.expected_slot_count().saturating_sub(reserved_slots) + victims.ending_soon;
     for id in in_need {
         if victims.candidates.is_empty() {
             return;

@@ -150,13 +150,7 @@ impl Nodes {
             measured.filter_map(|(tracker, node)| Some((node.log_ratio.value()?, tracker))).collect();
         measured.sort_by(|a, b| a.0.total_cmp(&b.0));
         let slots = |id: TrackerId| cluster.tracker(id).map_or(0, |tracker| tracker.slots[Phase::Map]);
-        let mut half = measured.iter().map(|(_, id)| slots(*id)).sum::<u32>() / 2;
-        let median = measured.iter().find(|(_, id)| {
-            let is_there = half < slots(*id);
-            half = half.saturating_sub(slots(*id));
-            is_there
-        });
-        let usual = median.map_or(0.0, |(log_ratio, _)| *log_ratio);
+        let usual = median(measured.iter().map(|(log_ratio, id)| (*log_ratio, slots(*id)))).unwrap_or(0.0);
         self.speeds = measured.iter().map(|(log_ratio, id)| (*id, (log_ratio - usual).exp())).collect();
     }
 }
@@ -165,5 +159,50 @@ impl MeasuredMap<'_> {
     fn is_node_local(&self, cluster: &Cluster) -> bool {
         let host = cluster.tracker(self.attempt.tracker).map(|tracker| tracker.host);
         host.zip(self.job.task(self.attempt.id.task)).is_some_and(|(host, task)| task.hosts.contains(&host))
+    }
+}
+
+/// Returns the median of values in ascending order, each of which counts this many times.
+fn median(values: impl Iterator<Item = (f64, u32)> + Clone) -> Option<f64> {
+    let mut half = values.clone().map(|(_, count)| count).sum::<u32>() / 2;
+    for (value, count) in values {
+        if half < count {
+            return Some(value);
+        }
+        half -= count;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usual_speed_is_the_median_over_slots() {
+        let of = |values: &[(f64, u32)]| median(values.iter().copied());
+        assert_eq!(of(&[(-4.0, 2), (0.0, 2), (0.1, 2)]), Some(0.0));
+        // Two slow nodes with a slot each do not outweigh a usual one with four.
+        assert_eq!(of(&[(-4.0, 1), (-4.0, 1), (0.0, 4)]), Some(0.0));
+        assert_eq!(of(&[(-4.0, 0), (0.0, 1)]), Some(0.0));
+        assert_eq!(of(&[]), None);
+    }
+
+    #[test]
+    fn one_long_map_does_not_outweigh_others() {
+        // A node with a tenth of the usual speed, and one map that was expected to take far longer.
+        let mut node = NodeSpeed::default();
+        for _ in 0..9 {
+            node.add(1.0, 10.0, 100.0);
+        }
+        node.add(1.0, 10_000.0, 100.0);
+        let speed = node.log_ratio.value().expect("measured").exp();
+        assert!((0.1..0.3).contains(&speed), "a ratio of sums would be about ten: {speed}");
+        // Half a map counts half.
+        let mut node = NodeSpeed::default();
+        node.add(1.0, 10.0, 10.0);
+        node.add(0.5, 10.0, 50.0);
+        let speed = node.log_ratio.value().expect("measured").exp();
+        assert!((speed - 0.1_f64.powf(1.0 / 3.0)).abs() < 1e-6, "{speed}");
     }
 }

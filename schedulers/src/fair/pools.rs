@@ -8,7 +8,7 @@ use crate::{
     shares::{Claim, divide},
 };
 use mrcore::{
-    Cluster, Fact, PerPhase, Phase, Plan,
+    Cluster, Fact, PerPhase, Phase, Plan, Why,
     ids::JobId,
     job::{Job, JobSpec, Priority},
 };
@@ -280,6 +280,12 @@ impl Pool {
     pub(crate) fn is_waiting_for_pool(&self, job: JobId) -> bool {
         let most = self.max_jobs.map_or(usize::MAX, |most| most as usize);
         self.jobs.len() > most && !self.jobs.iter().take(most).any(|first| *first == job)
+    }
+
+    /// Returns the reason why a job waits that waits for its pool.
+    pub(crate) fn job_limit_reason(&self, job: JobId) -> Option<Why> {
+        let most = f64::from(self.max_jobs.unwrap_or(0));
+        self.is_waiting_for_pool(job).then(|| Why::rule("pool-job-limit").with("max_jobs", most))
     }
 
     /// Returns the number of slots that the running jobs of the pool hold, without those being
