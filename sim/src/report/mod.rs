@@ -121,7 +121,8 @@ fn has_unfinished_jobs(comparison: &Comparison, at: usize) -> bool {
     comparison.runs[at].iter().any(|outcome| outcome.unfinished > 0)
 }
 
-/// Returns the real seconds that the policy took for its decisions.
+/// Returns the real seconds that the policy took for its decisions, with its classifications and linear
+/// programs.
 pub fn deciding_s(outcome: &Outcome) -> f64 {
     outcome.deciding.total.as_secs_f64()
 }

@@ -79,6 +79,7 @@ use schedulers::{PolicyError, timed::DecisionTimes};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
+    time::{Duration, Instant},
 };
 use trace::{TaskTimes, Trace};
 use tracker::{Agent, AgentEvent, Message, Model};
@@ -163,6 +164,8 @@ pub struct World {
     manual_requests: BTreeSet<RequestId>,
     /// Solutions of optimisation problems that the core has not received yet.
     solutions: BTreeMap<u64, Numbers>,
+    /// Real time of the computations of the policy outside of the core.
+    computing: Duration,
     /// The journal; recorded only if the JobTracker may have to replay it.
     journal: Option<Vec<Entry>>,
     jobtracker_faults: jobtracker_faults::JobTrackerFaults,
@@ -241,6 +244,7 @@ impl World {
             registrations: BTreeMap::new(),
             manual_requests: BTreeSet::new(),
             solutions: BTreeMap::new(),
+            computing: Duration::ZERO,
             journal: (restarts || setup.checked).then(Vec::new),
             jobtracker_faults: jobtracker_faults::JobTrackerFaults::default(),
             idle_since: None,
@@ -329,6 +333,8 @@ impl World {
         }
         self.record(Histories::finish);
         self.fail_on_violation()?;
+        let mut deciding = self.decision_times.snapshot();
+        deciding.total += self.computing;
         Ok(Outcome {
             scheduler: self.setup.scheduler,
             metrics: self.metrics,
@@ -342,7 +348,7 @@ impl World {
             stopped: end == RunEnd::Stopped,
             faults: self.faults_started,
             cases: self.checks.map(|checks| checks.cases).unwrap_or_default(),
-            deciding: self.decision_times.snapshot(),
+            deciding,
         })
     }
 
@@ -537,7 +543,9 @@ impl World {
                 self.queue.push(self.now + self.setup.costs.commit, SimEvent::Committed { job });
             }
             Effect::Compute { number, problem } => {
+                let began = Instant::now();
                 self.solutions.insert(number, problem.solve());
+                self.computing += began.elapsed();
                 self.queue.push(self.now + self.setup.costs.solve, SimEvent::Solved { number });
             }
             Effect::DeleteLeftovers { .. } => {}
@@ -615,5 +623,27 @@ fn machine(setup: &Setup, at: usize) -> Node {
         output_bytes: 0,
         checkpoints: BTreeMap::new(),
         jobs: BTreeSet::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{clusters, workload::coshh};
+
+    /// Classes and linear programs are computed outside of the rounds, and are most of what `coshh`
+    /// computes.
+    #[test]
+    fn computations_outside_of_the_core_count_as_decisions() {
+        let mut setup = clusters::coshh(6);
+        "coshh".clone_into(&mut setup.scheduler);
+        let workload = coshh::workload("Facebook", &coshh::FACEBOOK, 5, 60.0, 1);
+        let mut world = World::new(setup, workload).expect("a policy");
+        world.run_until(None, |_| true).expect("no rule broken");
+        let computing = world.computing;
+        assert!(computing > Duration::ZERO);
+        let deciding = world.decision_times.snapshot().total;
+        let outcome = world.run_monitored(None, |_| true).expect("it has ended");
+        assert_eq!(outcome.deciding.total, deciding + computing);
     }
 }
