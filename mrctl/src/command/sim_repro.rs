@@ -226,7 +226,7 @@ impl Made {
     }
 
     fn archive(&self, reproduction: &Reproduction) -> Map<String, Value> {
-        let Provenance { command, version, commit } = &self.provenance;
+        let Provenance { command, version, commit, .. } = &self.provenance;
         let made = [
             ("command", json!(command)),
             ("version", json!(version)),
