@@ -11,7 +11,7 @@ use crate::{
     setup::Machine,
     trial,
     workload::{
-        coshh, history, papers, rumen, swim,
+        JobPlan, coshh, history, papers, rumen, swim,
         synthetic::{self, Arrivals},
         trace::{TraceError, check_time_range},
     },
@@ -79,6 +79,46 @@ pub struct Request {
     pub faults: Option<PathBuf>,
 }
 
+impl Request {
+    /// Returns the files that the request names.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        let workload = Some(Path::new(&self.workload)).filter(|_| !is_built_in(&self.workload));
+        let others = [&self.cluster, &self.profiles, &self.faults];
+        workload.into_iter().chain(others.into_iter().flatten().map(PathBuf::as_path))
+    }
+}
+
+/// What differs between the seeds of a workload, besides the places of blocks and random failures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeedEffect {
+    /// The jobs or their submission times.
+    Jobs,
+    /// The tasks, of the same jobs with the same submission times.
+    Tasks,
+    /// Nothing.
+    Nothing,
+}
+
+impl SeedEffect {
+    /// Returns a warning that intervals over seeds do not include all variation.
+    pub fn warning(self, workload: &str) -> Option<String> {
+        let reason = if is_built_in(workload) {
+            "its jobs are fixed"
+        } else {
+            "it has too few jobs, or too little time between them, to be resampled"
+        };
+        match self {
+            Self::Jobs => None,
+            Self::Tasks => Some(format!(
+                "{workload}: seeds change only the durations of tasks and where blocks are placed: {reason}, so intervals do not include the variation of jobs and arrivals"
+            )),
+            Self::Nothing => Some(format!(
+                "{workload}: seeds change only where blocks are placed: {reason}, so intervals are too narrow"
+            )),
+        }
+    }
+}
+
 /// Why a workload cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogError {
@@ -131,8 +171,6 @@ pub struct Case {
     /// Whether the jobs of a group are identical. If so, their slowdowns are relative to the run
     /// time of one of them alone on the cluster.
     pub groups_identical: bool,
-    /// Whether every seed has the same jobs and submission times.
-    pub same_for_all_seeds: bool,
     /// Message about jobs that were skipped while the workload was read, if any.
     pub skipped_jobs: Option<String>,
 }
@@ -157,6 +195,18 @@ pub struct OfferedLoad {
     pub reduce: f64,
 }
 
+impl From<PerPhase<f64>> for OfferedLoad {
+    fn from(PerPhase { map, reduce }: PerPhase<f64>) -> Self {
+        Self { map, reduce }
+    }
+}
+
+impl fmt::Display for OfferedLoad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "offered load {:.2} (maps) and {:.2} (reduces)", self.map, self.reduce)
+    }
+}
+
 impl fmt::Display for CaseSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -169,7 +219,7 @@ impl fmt::Display for CaseSize {
             crate::count(self.tasks, "task"),
         )?;
         match self.offered_load {
-            Some(load) => write!(f, ", offered load {:.2} (maps) and {:.2} (reduces)", load.map, load.reduce),
+            Some(load) => write!(f, ", {load}"),
             None => Ok(()),
         }
     }
@@ -179,14 +229,27 @@ impl Case {
     /// Returns the size with this seed.
     pub fn size(&self, seed: u64) -> CaseSize {
         let (slots, workload) = (self.setup.slots(), (self.workload)(seed));
-        let load = workload.offered_load(&self.setup);
         CaseSize {
             jobs: workload.jobs.len(),
             tasks: workload.tasks(),
-            offered_load: load.map(|PerPhase { map, reduce }| OfferedLoad { map, reduce }),
+            offered_load: workload.offered_load(&self.setup).map(OfferedLoad::from),
             machines: self.setup.machines.len(),
             map_slots: slots.map,
             reduce_slots: slots.reduce,
+        }
+    }
+
+    /// Returns what differs between the first two seeds.
+    pub fn seed_effect(&self) -> SeedEffect {
+        let [one, other] = [1, 2].map(|seed| (self.workload)(seed).jobs);
+        let both = || one.iter().zip(&other);
+        let sizes = |job: &JobPlan| (job.at, job.maps.len(), job.reduces.len());
+        if one.len() != other.len() || both().any(|(one, other)| sizes(one) != sizes(other)) {
+            SeedEffect::Jobs
+        } else if both().any(|(one, other)| !one.is_repeated_by(other)) {
+            SeedEffect::Tasks
+        } else {
+            SeedEffect::Nothing
         }
     }
 
@@ -442,8 +505,7 @@ fn built_in_case(request: &Request, profiles: Profiles) -> Option<Case> {
     if REAL_WORKLOADS.contains(&request.workload.as_str()) {
         params = trial::short_waits();
     }
-    let same_for_all_seeds = false;
-    Some(Case { setup, workload, users, params, groups_identical, same_for_all_seeds, skipped_jobs: None })
+    Some(Case { setup, workload, users, params, groups_identical, skipped_jobs: None })
 }
 
 /// Opens the workload in a file. `reduce_slots` is the number of reduce slots of the cluster file.
@@ -495,12 +557,11 @@ fn from_file(request: &Request, reduce_slots: Option<u32>) -> Result<Case, Catal
         return Err(TraceError::Empty { path: request.workload.clone() }.into());
     }
     let (users, params) = (Vec::new(), Params::new());
-    let same_for_all_seeds = !workload.can_be_resampled();
     let workload = Box::new(move |seed| {
         let sample = workload.clone().resampled(seed);
         if is_swim { sample.with_random_users(seed) } else { sample }
     });
-    Ok(Case { setup, workload, users, params, groups_identical: false, same_for_all_seeds, skipped_jobs })
+    Ok(Case { setup, workload, users, params, groups_identical: false, skipped_jobs })
 }
 
 #[cfg(test)]
@@ -531,6 +592,43 @@ mod tests {
             let wanted = format!("{fixed} takes no --profiles: the durations of its tasks are fixed");
             assert_eq!(refused(&asked), wanted);
         }
+    }
+
+    #[test]
+    fn warning_says_what_seeds_do_not_change() {
+        let effect = |workload: &str| {
+            let case = open(&request(workload)).unwrap_or_else(|error| panic!("{workload}: {error}"));
+            case.seed_effect()
+        };
+        let (mut tasks, mut nothing) = (Vec::new(), Vec::new());
+        for (name, _) in WORKLOADS {
+            match effect(name) {
+                SeedEffect::Jobs => assert_eq!(SeedEffect::Jobs.warning(name), None),
+                SeedEffect::Tasks => tasks.push(name),
+                SeedEffect::Nothing => nothing.push(name),
+            }
+        }
+        assert_eq!(tasks, ["hsrtf", "chronos-wordcount", "chronos-sort"]);
+        assert_eq!(nothing, [LAPTOP_HSRTF]);
+        let warning = SeedEffect::Nothing.warning(LAPTOP_HSRTF).expect("a warning");
+        assert!(warning.ends_with("its jobs are fixed, so intervals are too narrow"), "{warning}");
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("short.tsv");
+        std::fs::write(&path, "job0\t0\t0\t1000\t0\t0\njob1\t5\t5\t1000\t0\t0\n").expect("a disk");
+        let path = path.to_str().expect("UTF-8");
+        assert_eq!(effect(path), SeedEffect::Nothing, "users differ, but jobs and arrivals do not");
+        let warning = SeedEffect::Nothing.warning(path).expect("a warning");
+        assert!(warning.contains("too few jobs"), "{warning}");
+    }
+
+    #[test]
+    fn files_of_a_request_are_those_that_it_names() {
+        let built_in = Request { profiles: Some("p.toml".into()), ..request("hsrtf") };
+        assert_eq!(built_in.files().collect::<Vec<_>>(), [Path::new("p.toml")]);
+        let files =
+            Request { cluster: Some("c.toml".into()), faults: Some("f.toml".into()), ..request("t.tsv") };
+        let paths: Vec<&str> = files.files().filter_map(Path::to_str).collect();
+        assert_eq!(paths, ["t.tsv", "c.toml", "f.toml"]);
     }
 
     #[test]

@@ -28,8 +28,8 @@ pub struct Outcome {
     pub unsubmitted: usize,
     /// Whether the monitor of the run has stopped it.
     pub stopped: bool,
-    /// Number of faults that occurred.
-    pub faults: u32,
+    /// When each fault that occurred began.
+    pub fault_times: Vec<Time>,
     /// How often rare cases occurred, if rules were checked.
     pub cases: Cases,
     /// Seconds that each successful attempt held its slot; empty for a workload of more than 1,000

@@ -3,6 +3,7 @@
 
 use crate::{
     Recording, Setup,
+    catalog::OfferedLoad,
     experiment::{Comparison, Experiment, ExperimentError, RunProgress, Step, Variant, job_times_alone},
     fault::{Fault, FaultKind},
     report::{percent, show},
@@ -44,6 +45,8 @@ pub struct Replay {
     pub before: Comparison,
     /// Simulations of the policy that ran and of the others, on the changed cluster.
     pub comparison: Comparison,
+    /// Offered load of the replayed jobs on the changed cluster; `None` if all jobs arrive at once.
+    pub offered_load: Option<OfferedLoad>,
 }
 
 /// Why the policy that ran is unknown.
@@ -169,18 +172,21 @@ pub fn as_it_was(mut history: History, scheduler: &str) -> Result<Comparison, Ex
     Ok(Comparison { variants, seeds: vec![1], runs, alone, groups, slots: setup.slots() })
 }
 
-/// Replays a history. Calls `watch` after every run. `recording` is of the runs on the changed
-/// cluster: policy 0 is the one that ran.
+/// Replays a history. Calls `watch` after every run, and `progress` regularly during it. `recording`
+/// is of the runs on the changed cluster: policy 0 is the one that ran.
 pub fn replay(
     history: &History,
     what: &ReplayRequest,
     watch: &(dyn Fn(Step<'_>) + Sync),
+    progress: &(dyn Fn(RunProgress<'_>) + Sync),
     recording: Option<Recording<'_>>,
 ) -> Result<Replay, ExperimentError> {
     let (workload, real) = history.succeeded();
+    let changed = changed_setup(history, what);
+    let offered_load = workload.offered_load(&changed).map(OfferedLoad::from);
     let workload = |_| workload.clone();
     let as_it_was = machines(history, what.real_slots(history), 0);
-    let monitor = |run: RunProgress<'_>| run.elapsed < what.time_limit;
+    let monitor = monitor(what.time_limit, progress);
     let setup = replay_setup(history.slots, as_it_was, tracker_loss_faults(history));
     let before = experiment(&workload, setup, vec![what.ran.clone()], &monitor).run_watched(watch)?;
     if before.runs[0][0].stopped {
@@ -191,22 +197,34 @@ pub fn replay(
     let both = real.into_iter().zip(simulated);
     let fidelity = Fidelity { jobs: both.map(|((name, real), simulated)| (name, real, simulated)).collect() };
     let variants = std::iter::once(&what.ran).chain(&what.others).cloned().collect();
-    let experiment = experiment(&workload, changed_setup(history, what), variants, &monitor);
+    let experiment = experiment(&workload, changed, variants, &monitor);
     let comparison = experiment.run_recorded(watch, recording)?;
-    Ok(Replay { fidelity, before, comparison })
+    Ok(Replay { fidelity, before, comparison, offered_load })
+}
+
+/// Returns a function that reports the progress of a run, and stops it after the time limit.
+fn monitor(
+    time_limit: Duration,
+    progress: &(dyn Fn(RunProgress<'_>) + Sync),
+) -> impl Fn(RunProgress<'_>) -> bool + Sync {
+    move |run| {
+        progress(run);
+        run.elapsed < time_limit
+    }
 }
 
 /// Explains why a job or a task waits on the changed cluster under the first of the other policies,
-/// at a time after the first submission.
+/// at a time after the first submission. Calls `progress` regularly during the run.
 pub fn explain(
     history: &History,
     what: &ReplayRequest,
     subject: Subject,
     at: Span,
+    progress: &(dyn Fn(RunProgress<'_>) + Sync),
 ) -> Result<Explanation, ExperimentError> {
     let (workload, _) = history.succeeded();
     let workload = |_| workload.clone();
-    let monitor = |run: RunProgress<'_>| run.elapsed < what.time_limit;
+    let monitor = monitor(what.time_limit, progress);
     experiment(&workload, changed_setup(history, what), what.others.clone(), &monitor).explain(subject, at)
 }
 
@@ -467,7 +485,7 @@ mod tests {
     fn model_error_is_measured_with_the_recorded_slots() {
         let history = two_maps_on_one_slot(10);
         let what = ReplayRequest { slots: PerPhase { map: Some(2), reduce: None }, ..empty_request() };
-        let replay = replay(&history, &what, &|_| {}, None).expect("it runs");
+        let replay = replay(&history, &what, &|_| {}, &|_| {}, None).expect("it runs");
         assert!(
             replay.fidelity.error() < 0.1,
             "the maps do not run one after the other: {:?}",
@@ -486,7 +504,7 @@ mod tests {
     fn replay_needs_the_run_of_the_policy_that_ran() {
         let history = two_maps_on_one_slot(100_000);
         let what = ReplayRequest { time_limit: Duration::ZERO, ..empty_request() };
-        let error = replay(&history, &what, &|_| {}, None).expect_err("no time").to_string();
+        let error = replay(&history, &what, &|_| {}, &|_| {}, None).expect_err("no time").to_string();
         assert!(error.contains("--time-limit"), "{error}");
     }
 }

@@ -98,7 +98,7 @@ fn histories_of_a_run_can_be_replayed_and_calibrated() {
     let folder = tempfile::tempdir().expect("a folder");
     let comparison = run_recorded("fair", folder.path()).expect("it runs");
     let mut history = history::read(folder.path()).expect("histories");
-    let replayed = replay(&history, &request(&history), &|_| {}, None).expect("it runs");
+    let replayed = replay(&history, &request(&history), &|_| {}, &|_| {}, None).expect("it runs");
     assert_eq!(replayed.fidelity.jobs.len(), comparison.runs[0][0].metrics.jobs().count());
     assert!(replayed.fidelity.error() < 0.1, "{}", replayed.fidelity.error());
     let profiles = history.calibrate(false);
@@ -108,7 +108,7 @@ fn histories_of_a_run_can_be_replayed_and_calibrated() {
     // The replay is recorded like any other run, under the other policy.
     let folder = tempfile::tempdir().expect("a folder");
     let recording = Recording { folder: folder.path(), made_by: "a test", variant: 1 };
-    let replayed = replay(&history, &request(&history), &|_| {}, Some(recording)).expect("it runs");
+    let replayed = replay(&history, &request(&history), &|_| {}, &|_| {}, Some(recording)).expect("it runs");
     history = history::read(folder.path()).expect("histories");
     assert_eq!(history.environment.as_ref().expect("recorded").policy, "fifo");
     assert_eq!(makespans(&history.outcome("fifo")), makespans(&replayed.comparison.runs[1][0]));
@@ -162,7 +162,8 @@ fn jobs_of_a_replay_are_explained() {
     run_recorded("fair", folder.path()).expect("it runs");
     let history = history::read(folder.path()).expect("histories");
     let subject = Subject::Job(JobId(3));
-    let explained = replay::explain(&history, &request(&history), subject, Span::secs(60)).expect("it runs");
+    let explained =
+        replay::explain(&history, &request(&history), subject, Span::secs(60), &|_| {}).expect("it runs");
     assert_eq!((explained.of.as_str(), explained.scheduler.as_str()), ("job_3", "fifo"));
 }
 

@@ -2,17 +2,18 @@
 
 use super::{
     provenance::Provenance,
-    sim::{FAILURE_TIME_MIN, can_write, parse_policies, write},
+    sim::{FAILURE_TIME_MIN, can_write, create_figures_folder, parse_policies, write, write_figures},
 };
 use crate::output::{self, SimulationProgress, Usage};
 use anyhow::{Context, Result, bail};
 use daemon::Period;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use sim::{
     Outcome,
     campaign::{Campaign, CampaignWorkload, Leaderboard},
     catalog::{CaseSize, REAL_WORKLOADS, Request},
+    experiment::{COMBINATIONS_MAX, Combination, combinations, split_outside_brackets},
     report,
     trial::Trial,
 };
@@ -30,15 +31,17 @@ use std::{
     mrctl compare --policies fifo,las,fcs --workloads hsrtf,gridmix --seeds 10\n  \
     mrctl compare --policies fair,fcs --report out.html \\\n    \
       --workloads 'trace.tsv[nodes=20;load=0.8]'\n  \
-    mrctl compare --policies 'fcs[skips=20],fcs[skips=60]' --dir results \\\n    \
+    mrctl compare --policies 'fcs[skips=20|60;slack_max=3|5]' --dir results \\\n    \
       --workloads fcs-map-heavy --figures paper\n  \
     mrctl compare --policies fair,fcs --workloads gridmix --dir out --part 2/4\n  \
     mrctl compare --policies fair,coda --workloads laptop-hsrtf --seeds 3 --real\n\n\
     Options of a workload, in brackets: nodes, map-slots, reduce-slots, cluster,\n\
     jobs, gap, load, scale, trace-nodes, profiles, faults, mtbf, mttr; they are\n\
-    those of `mrctl sim`. `mrctl lab compare` is the same command.")]
+    those of `mrctl sim`. Values separated by | give every combination.\n\
+    `mrctl lab compare` is the same command.")]
 pub(crate) struct Args {
-    /// Policies, separated by commas, with parameters in brackets; LABEL=POLICY gives one a label
+    /// Policies, separated by commas, with parameters in brackets; LABEL=POLICY gives one a label.
+    /// Values separated by | give every combination, at most 1,000
     #[arg(long, value_name = "LIST")]
     policies: String,
     /// Workloads by name or file, separated by commas, with options in brackets
@@ -92,7 +95,7 @@ fn parse_part(text: &str) -> Result<(usize, usize), String> {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let variants = parse_policies(&args.policies)?;
     let policies: Vec<&str> = variants.iter().map(|variant| variant.label.as_str()).collect();
-    let workloads = open_workloads(&args.workloads, args.seeds)?;
+    let (workloads, files) = open_workloads(&args.workloads, args.seeds)?;
     let sizes: Vec<WorkloadSize<'_>> =
         workloads.iter().map(|workload| WorkloadSize::of(workload, args.first_seed)).collect();
     let labels: Vec<&str> = workloads.iter().map(|workload| workload.label.as_str()).collect();
@@ -110,12 +113,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for path in args.report.iter().chain(&args.csv) {
         can_write(path)?;
     }
-    if let Some(folder) = &args.figures {
-        fs::create_dir_all(folder)
-            .with_context(|| format!("{}: the folder cannot be created", folder.display()))?;
-    }
-    let provenance = Provenance::of_this_process();
+    args.figures.as_deref().map_or(Ok(()), create_figures_folder)?;
+    let provenance = Provenance::of_this_process().with_files(files.iter().map(PathBuf::as_path))?;
     let made_by = provenance.line();
+    let runs = SimulationProgress::new();
     let campaign = Campaign {
         workloads: &workloads,
         variants: &variants,
@@ -124,10 +125,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         real_cluster: args.real.then_some(&run_for_real),
         part: args.part.unwrap_or((0, 1)),
         time_limit: args.time_limit.0,
+        progress: &|run| runs.report(run),
         made_by: &made_by,
         commit: provenance.commit,
     };
-    let runs = SimulationProgress::new();
     let records = campaign.run(&|what, done, of| runs.count_any_run(what, done, of))?;
     drop(runs);
     let board = Leaderboard::of(&records, &labels, &policies, args.seeds, reference);
@@ -139,23 +140,25 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ))?;
         return Ok(ExitCode::SUCCESS);
     }
+    if let Some(note) = board.stopped_note() {
+        eprintln!("mrctl: {note}");
+    }
     // Files first: standard output may be closed early.
     if let Some(path) = &args.csv {
-        write(path, &csv(&made_by, &board))?;
+        write(path, &csv(&made_by, &board, &sizes))?;
     }
     if let Some(path) = &args.report {
         write(path, &page(&made_by, &board, &sizes))?;
     }
     if let Some(folder) = &args.figures {
-        for (name, chart) in figures(&board) {
-            write(&folder.join(name), &report::svg::file(&chart, &made_by))?;
-        }
+        write_figures(folder, &made_by, figures(&board))?;
     }
     if args.json {
         output::json(&json!({
             "command": provenance.command,
             "version": provenance.version,
             "commit": provenance.commit,
+            "files": provenance.files,
             "date": output::utc(output::now_ms()),
             "first_seed": args.first_seed,
             "seeds": args.seeds,
@@ -215,7 +218,8 @@ fn print(board: &Leaderboard, sizes: &[WorkloadSize<'_>], seeds: u64) -> Result<
 }
 
 fn page(made_by: &str, board: &Leaderboard, sizes: &[WorkloadSize<'_>]) -> String {
-    let mut body = report::paragraphs([made_by].into_iter());
+    let note = board.stopped_note();
+    let mut body = report::paragraphs([Some(made_by), note.as_deref()].into_iter().flatten());
     let _ = write!(body, "<h2>{SUMMARY}</h2>{}", board.summary().html());
     let charts = board.charts(&report::svg::SCREEN);
     for (((workload, table), (_, chart)), size) in board.tables().into_iter().zip(charts).zip(sizes) {
@@ -239,59 +243,82 @@ fn archived_tables(board: &Leaderboard) -> Vec<serde_json::Value> {
 /// Returns the names and contents of the charts for a paper.
 fn figures(board: &Leaderboard) -> Vec<(String, String)> {
     let layout = &report::svg::COLUMN;
-    let plain =
-        |letter: char| if letter.is_ascii_alphanumeric() || ".-".contains(letter) { letter } else { '_' };
-    let mut files = vec![("completion.svg".to_owned(), board.completion_chart(layout))];
+    let mut files = vec![("completion".to_owned(), board.completion_chart(layout))];
     for (at, (workload, chart)) in board.charts(layout).into_iter().enumerate() {
         // The number distinguishes workloads whose names differ only in other characters.
-        let name: String = workload.chars().map(plain).collect();
-        files.push((format!("slowdown-{}-{name}.svg", at + 1), chart));
+        let name = report::file_name_part(&workload);
+        files.push((format!("slowdown-{}-{name}", at + 1), chart));
     }
     files
 }
 
-/// Returns the scores of all workloads as CSV. The first line is a comment that says how they were
+/// Returns the scores of all workloads as CSV, with the offered load of each in the first seed. The first line is a comment that says how they were
 /// made.
-fn csv(made_by: &str, board: &Leaderboard) -> String {
-    let rows = json!(board)["scores"].clone();
-    super::sim_csv::table(made_by, rows.as_array().map_or(&[], Vec::as_slice))
+fn csv(made_by: &str, board: &Leaderboard, sizes: &[WorkloadSize<'_>]) -> String {
+    let mut rows: Vec<Value> = board.scores.iter().map(|score| json!(score)).collect();
+    for row in &mut rows {
+        let size = sizes.iter().find(|size| row["workload"] == size.label);
+        let load = size.and_then(|size| size.size.offered_load);
+        row["offered_load_map"] = json!(load.map(|load| load.map));
+        row["offered_load_reduce"] = json!(load.map(|load| load.reduce));
+    }
+    super::sim_csv::table(made_by, &rows)
 }
 
-/// Opens workloads such as `hsrtf,trace.tsv[nodes=20;load=0.8]`.
-fn open_workloads(list: &str, seeds: u64) -> Result<Vec<CampaignWorkload>> {
+/// Opens workloads such as `hsrtf,trace.tsv[nodes=20;load=0.5|0.8]`, with every combination of the
+/// values of their options. Also returns the files that they name.
+fn open_workloads(list: &str, seeds: u64) -> Result<(Vec<CampaignWorkload>, Vec<PathBuf>)> {
     let usage = |why: String| anyhow::Error::new(Usage(format!("--workloads {list}: {why}")));
-    let parts = sim::experiment::split_outside_brackets(list)
+    let too_many = || usage(format!("more than {COMBINATIONS_MAX} combinations: give fewer values"));
+    let parts = split_outside_brackets(list)
         .ok_or_else(|| usage("not a list such as hsrtf,trace.tsv[nodes=20;load=0.8]".into()))?;
-    let mut workloads = Vec::new();
+    let mut wanted = Vec::new();
     for part in parts {
         let (name, options) = match part.strip_suffix(']').and_then(|part| part.rsplit_once('[')) {
             Some((name, options)) => (name, options),
             None => (part, ""),
         };
-        let mut keys = BTreeSet::new();
-        let mut request = Request { workload: name.to_owned(), ..Request::default() };
-        let (mut mtbf_s, mut mttr_s) = (None, None);
-        for pair in options.split(';').filter(|pair| !pair.is_empty()) {
-            let (key, value) = pair.split_once('=').ok_or_else(|| usage(format!("{pair} has no value")))?;
-            if !keys.insert(key) {
-                return Err(usage(format!("{key} is given twice")));
-            }
-            match key {
-                "mtbf" => mtbf_s = Some(failure_time_s(key, value).map_err(usage)?),
-                "mttr" => mttr_s = Some(failure_time_s(key, value).map_err(usage)?),
-                _ => set_option(&mut request, key, value).map_err(usage)?,
-            }
+        for Combination { pairs, varied } in combinations(options).ok_or_else(too_many)? {
+            let label = if varied.is_empty() { part.to_owned() } else { format!("{name}[{pairs}]") };
+            wanted.push((label, parse_workload(name, &pairs).map_err(usage)?));
         }
-        if mtbf_s.is_some() != mttr_s.is_some() {
-            return Err(usage("mtbf and mttr are given together".into()));
-        }
-        if mtbf_s.is_some() && request.faults.is_some() {
-            return Err(usage("give either mtbf and mttr or faults".into()));
-        }
-        let case = super::sim::open_case(&request, seeds, request.faults.as_deref())?;
-        workloads.push(CampaignWorkload { label: part.to_owned(), case, failures_s: mtbf_s.zip(mttr_s) });
     }
-    Ok(workloads)
+    if wanted.len() > COMBINATIONS_MAX {
+        return Err(too_many());
+    }
+    let (mut workloads, mut files) = (Vec::new(), Vec::new());
+    for (label, (request, failures_s)) in wanted {
+        files.extend(request.files().map(Path::to_path_buf));
+        let case = super::sim::open_case(&request, seeds, request.faults.as_deref())?;
+        workloads.push(CampaignWorkload { label, case, failures_s });
+    }
+    Ok((workloads, files))
+}
+
+/// Parses the options of a workload. Also returns the mean seconds between failures, and until a
+/// machine is back.
+fn parse_workload(name: &str, options: &str) -> Result<(Request, Option<(f64, f64)>), String> {
+    let mut keys = BTreeSet::new();
+    let mut request = Request { workload: name.to_owned(), ..Request::default() };
+    let (mut mtbf_s, mut mttr_s) = (None, None);
+    for pair in options.split(';').filter(|pair| !pair.is_empty()) {
+        let (key, value) = pair.split_once('=').ok_or_else(|| format!("{pair} has no value"))?;
+        if !keys.insert(key) {
+            return Err(format!("{key} is given twice"));
+        }
+        match key {
+            "mtbf" => mtbf_s = Some(failure_time_s(key, value)?),
+            "mttr" => mttr_s = Some(failure_time_s(key, value)?),
+            _ => set_option(&mut request, key, value)?,
+        }
+    }
+    if mtbf_s.is_some() != mttr_s.is_some() {
+        return Err("mtbf and mttr are given together".into());
+    }
+    if mtbf_s.is_some() && request.faults.is_some() {
+        return Err("give either mtbf and mttr or faults".into());
+    }
+    Ok((request, mtbf_s.zip(mttr_s)))
 }
 
 /// Parses the mean time between failures, or until a machine is back, to seconds.
@@ -386,14 +413,15 @@ mod tests {
 
     #[test]
     fn workloads_have_options_and_bad_ones_are_named() {
-        let workloads = open_workloads("hsrtf,gridmix[nodes=7;jobs=3]", 2).unwrap();
+        let open = |list: &str| open_workloads(list, 2).unwrap().0;
+        let workloads = open("hsrtf,gridmix[nodes=7;jobs=3]");
         assert_eq!(
             workloads.iter().map(|one| one.label.as_str()).collect::<Vec<_>>(),
             ["hsrtf", "gridmix[nodes=7;jobs=3]"]
         );
         assert_eq!(workloads[1].case.setup.machines.len(), 7);
         assert_eq!(workloads[1].failures_s, None);
-        let failing = &open_workloads("gridmix[jobs=3;mtbf=2h;mttr=10m]", 2).unwrap()[0];
+        let failing = &open("gridmix[jobs=3;mtbf=2h;mttr=10m]")[0];
         assert_eq!(failing.failures_s, Some((7200.0, 600.0)));
         let size = json!(WorkloadSize::of(failing, 1));
         assert_eq!((&size["label"], &size["jobs"]), (&json!(failing.label), &json!(3)));
@@ -413,11 +441,63 @@ mod tests {
             ("gridmix[mtbf=soon;mttr=1m]", "mtbf=soon: "),
             ("gridmix[mtbf=2h;mttr=1m;faults=f.toml]", "either mtbf and mttr or faults"),
             ("laptop-fcs[jobs=3]", "takes no --jobs"),
+            ("gridmix[jobs=3|x]", "jobs=x is not a number"),
             ("laptop-hsrtf[profiles=p.toml]", "takes no --profiles"),
         ];
         for (list, wanted) in cases {
             let error = open_workloads(list, 2).err().expect(list).to_string();
             assert!(error.contains(wanted), "{list}: {error}");
         }
+    }
+
+    #[test]
+    fn options_with_several_values_give_every_combination_and_files_are_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        let profiles = folder.path().join("p.toml");
+        fs::write(&profiles, "[sort]\nmap_mbps = 10.0\n").unwrap();
+        let list = format!("gridmix[jobs=2|3;nodes=4;load=0.5|0.7],mixed[profiles={}]", profiles.display());
+        let (workloads, files) = open_workloads(&list, 1).unwrap();
+        let labels: Vec<&str> = workloads.iter().map(|one| one.label.as_str()).collect();
+        assert_eq!(labels.len(), 5);
+        assert_eq!(
+            labels[..3],
+            [
+                "gridmix[jobs=2;nodes=4;load=0.5]",
+                "gridmix[jobs=2;nodes=4;load=0.7]",
+                "gridmix[jobs=3;nodes=4;load=0.5]"
+            ]
+        );
+        assert_eq!(workloads[2].case.size(1).jobs, 3);
+        assert_eq!(files, [profiles]);
+        let many = vec!["2"; 1001].join("|");
+        let error = open_workloads(&format!("gridmix[jobs={many}]"), 1).err().unwrap().to_string();
+        assert!(error.ends_with("more than 1000 combinations: give fewer values"), "{error}");
+    }
+
+    #[test]
+    fn scores_in_csv_have_the_offered_load_of_their_workload() {
+        let workloads = open_workloads("gridmix[jobs=3]", 1).unwrap().0;
+        let variants = parse_policies("fifo").unwrap();
+        let campaign = Campaign {
+            workloads: &workloads,
+            variants: &variants,
+            seeds: 1..2,
+            folder: None,
+            real_cluster: None,
+            part: (0, 1),
+            time_limit: std::time::Duration::from_mins(10),
+            progress: &|_| {},
+            made_by: "a test",
+            commit: "c",
+        };
+        let records = campaign.run(&|_, _, _| {}).unwrap();
+        let board = Leaderboard::of(&records, &["gridmix[jobs=3]"], &["fifo"], 1, "fifo");
+        let sizes: Vec<WorkloadSize<'_>> =
+            workloads.iter().map(|workload| WorkloadSize::of(workload, 1)).collect();
+        let csv = csv("a test", &board, &sizes);
+        let lines: Vec<&str> = csv.lines().collect();
+        let at = lines[1].split(',').position(|name| name == "offered_load_map").expect("a column");
+        let load = sizes[0].size.offered_load.expect("jobs arrive over time").map;
+        assert_eq!(lines[2].split(',').nth(at), Some(load.to_string().as_str()), "{csv}");
     }
 }

@@ -2,7 +2,6 @@
 //! computes profiles of programs.
 
 use super::{
-    provenance::Provenance,
     sim_csv, sim_json,
     why::{SimulatedWhy, print_simulated},
 };
@@ -36,6 +35,7 @@ pub(super) const FAILURE_TIME_MIN: Duration = Duration::from_secs(1);
     mrctl sim --workload hsrtf --scheduler fair,fifo --report hsrtf.html\n  \
     mrctl sim --workload trace.tsv --nodes 100 --scheduler 'chronos(fair)'\n  \
     mrctl sim --workload trace.tsv --nodes 60 --load 0.8 --seeds 10 --csv jobs.csv\n  \
+    mrctl sim --workload hsrtf --scheduler fair,fcs --seeds 5 --figures paper\n  \
     mrctl sim --workload hsrtf --scheduler fair --swf fair.swf\n  \
     mrctl sim --workload hsrtf --scheduler fair --why job_3@120s\n  \
     mrctl sim --workload gridmix --cluster mine.toml --mtbf 2h --mttr 10m\n  \
@@ -125,6 +125,9 @@ struct Compare {
     /// Write a report with charts (HTML) to this file
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Write each chart to a file in this folder (SVG), for a column of a paper
+    #[arg(long, value_name = "DIR")]
+    figures: Option<PathBuf>,
     /// Write all jobs of all policies and seeds (CSV) to this file
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
@@ -144,7 +147,7 @@ struct Compare {
     #[arg(long, value_name = "FOLDER")]
     history: Option<PathBuf>,
     /// Run until this time and print what `mrctl why` would print then; one policy and one seed
-    #[arg(long, value_name = "JOB@TIME", conflicts_with_all = ["report", "csv", "parquet", "swf", "batsim_workload", "batsim_jobs", "history"])]
+    #[arg(long, value_name = "JOB@TIME", conflicts_with_all = ["report", "figures", "csv", "parquet", "swf", "batsim_workload", "batsim_jobs", "history"])]
     why: Option<SimulatedWhy>,
     /// Print JSON
     #[arg(long)]
@@ -212,6 +215,7 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     for path in files.chain(of_one_run.into_iter().flatten()) {
         can_write(path)?;
     }
+    args.figures.as_deref().map_or(Ok(()), create_figures_folder)?;
     args.history.as_deref().map_or(Ok(()), create_history_folder)?;
     for (flag, time) in [("--mtbf", args.mtbf), ("--mttr", args.mttr)] {
         if let Some(time) = time.filter(|time| time.0 < FAILURE_TIME_MIN) {
@@ -223,7 +227,8 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     let seeds = args.first_seed..args.first_seed + args.seeds;
     let heading = case.describe(&request, &seeds);
     let planned = args.faults.as_ref().map(|_| case.setup.faults.len() + case.setup.steps.len());
-    let details = sim_json::Details::of(&case, &request, args.first_seed);
+    let details = sim_json::Details::of(&case, &request, &seeds)?;
+    let made_by = details.provenance.line();
     let machines = case.setup.machines.len();
     let failures = random_failures_of(args, &case.workload, machines);
     let variants = variants.into_iter().map(|variant| variant.with_params(&case.params)).collect();
@@ -248,7 +253,6 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         drop(runs);
         return print_simulated(explanation, args.json).map(|()| ExitCode::SUCCESS);
     }
-    let made_by = details.provenance.line();
     let recording = args.history.as_deref().map(|folder| Recording { folder, made_by: &made_by, variant: 0 });
     let comparison = experiment.run_recorded(&|step| runs.count_run("", step), recording)?;
     drop(runs);
@@ -257,29 +261,47 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         heading,
         table: report::summary(&comparison),
         against: report::against_first(&comparison),
+        slowdown_note: report::slowdown_note(&comparison),
         groups: report::by_group(&comparison, sim::experiment::makespan_s),
         fault_counts: describe_faults(&comparison, planned, args.mtbf.is_some()),
         run_speed: run_speed(&comparison, elapsed_s),
     };
     // Files first: standard output may be closed early.
-    if let Some(path) = &args.csv {
-        write(path, &sim_csv::jobs(&details, &comparison))?;
-    }
-    #[cfg(feature = "parquet")]
-    if let Some(path) = &args.parquet {
-        super::sim_parquet::write(path, &details, &comparison)?;
-    }
-    write_exports(args, &comparison, &made_by, &request.workload, machines)?;
-    if let Some(path) = &args.report {
-        let title = format!("{} under {}", request.workload, args.scheduler);
-        write(path, &report::page(&title, &shown.body(&comparison)))?;
-    }
+    write_files(args, &details, &comparison, &shown, machines)?;
     if args.json {
         output::json(&sim_json::comparison(&details, &comparison))?;
     } else {
         shown.print()?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the results in all requested files.
+fn write_files(
+    args: &Compare,
+    details: &sim_json::Details,
+    comparison: &Comparison,
+    shown: &ComparisonReport,
+    machines: usize,
+) -> Result<()> {
+    let (made_by, workload) = (details.provenance.line(), args.workload.as_deref().unwrap_or_default());
+    if let Some(path) = &args.csv {
+        write(path, &sim_csv::jobs(details, comparison))?;
+    }
+    #[cfg(feature = "parquet")]
+    if let Some(path) = &args.parquet {
+        super::sim_parquet::write(path, details, comparison)?;
+    }
+    write_exports(args, comparison, &made_by, workload, machines)?;
+    if let Some(path) = &args.report {
+        let title = format!("{workload} under {}", args.scheduler);
+        write(path, &report::page(&title, &shown.body(&made_by, comparison)))?;
+    }
+    if let Some(folder) = &args.figures {
+        let charts = report::chart_list(comparison, &report::svg::COLUMN).into_iter();
+        write_figures(folder, &made_by, charts.map(|chart| (chart.name, chart.svg)))?;
+    }
+    Ok(())
 }
 
 /// Writes the only run in the formats of other tools.
@@ -325,11 +347,9 @@ pub(super) fn open_case(request: &Request, seeds: u64, faults: Option<&Path>) ->
     if let Some(skipped_jobs) = &case.skipped_jobs {
         eprintln!("mrctl: {skipped_jobs}");
     }
-    if case.same_for_all_seeds && seeds > 1 {
-        eprintln!(
-            "mrctl: {} has too few jobs, or too little time between them, to be resampled: seeds change only where blocks are placed, so intervals are too narrow",
-            request.workload
-        );
+    let effect = (seeds > 1).then(|| case.seed_effect());
+    if let Some(warning) = effect.and_then(|effect| effect.warning(&request.workload)) {
+        eprintln!("mrctl: {warning}");
     }
     Ok(case)
 }
@@ -365,6 +385,8 @@ struct ComparisonReport {
     heading: String,
     table: report::Table,
     against: report::Table,
+    /// Why there are no slowdowns.
+    slowdown_note: Option<&'static str>,
     groups: report::Table,
     fault_counts: Option<String>,
     run_speed: String,
@@ -373,7 +395,8 @@ struct ComparisonReport {
 impl ComparisonReport {
     fn print(&self) -> Result<()> {
         output::line(&self.heading)?;
-        output::line(self.table.text())?;
+        let note = self.slowdown_note.map_or_else(String::new, |note| format!("{note}\n"));
+        output::line(format!("{}{note}", self.table.text()))?;
         if !self.against.rows.is_empty() {
             output::line(self.against.text())?;
         }
@@ -384,15 +407,15 @@ impl ComparisonReport {
         output::line(&self.run_speed)
     }
 
-    fn body(&self, comparison: &Comparison) -> String {
+    /// Returns the page. `made_by` says how it was made.
+    fn body(&self, made_by: &str, comparison: &Comparison) -> String {
+        let lines =
+            [Some(&*self.heading), self.fault_counts.as_deref(), Some(&*self.run_speed), Some(made_by)];
         format!(
-            "{}{}{}<h2>By group</h2>{}{}",
-            reproduction_info(&[
-                &self.heading,
-                self.fault_counts.as_deref().unwrap_or_default(),
-                &self.run_speed
-            ]),
+            "{}{}{}{}<h2>By group</h2>{}{}",
+            report::paragraphs(lines.into_iter().flatten()),
             self.table.html(),
+            report::paragraphs(self.slowdown_note.into_iter()),
             self.against.html(),
             self.groups.html(),
             report::charts(comparison)
@@ -400,19 +423,11 @@ impl ComparisonReport {
     }
 }
 
-/// Returns the paragraphs of a report that say how to reproduce it: `lines`, the command line and
-/// the version.
-fn reproduction_info(lines: &[&str]) -> String {
-    let provenance = Provenance::of_this_process().line();
-    let lines = lines.iter().copied().chain([provenance.as_str()]).filter(|line| !line.is_empty());
-    report::paragraphs(lines)
-}
-
 /// Describes how many faults were injected under each policy. `planned` is the number of faults in
 /// the scenario file. Returns None if there are neither planned nor random faults.
 fn describe_faults(comparison: &Comparison, planned: Option<usize>, random: bool) -> Option<String> {
     let arrived = comparison.variants.iter().zip(&comparison.runs).map(|(variant, runs)| {
-        let each: Vec<String> = runs.iter().map(|outcome| outcome.faults.to_string()).collect();
+        let each: Vec<String> = runs.iter().map(|outcome| outcome.fault_times.len().to_string()).collect();
         format!("{} under {}", each.join(", "), variant.label)
     });
     let arrived: Vec<String> = arrived.collect();
@@ -448,6 +463,25 @@ pub(super) fn create_history_folder(folder: &Path) -> Result<()> {
     if std::fs::read_dir(folder).with_context(cannot)?.next().is_some() {
         let why = format!("--history {}: the folder is not empty: give a new one", folder.display());
         return Err(Usage(why).into());
+    }
+    Ok(())
+}
+
+/// Creates the folder for charts.
+pub(super) fn create_figures_folder(folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("{}: the folder cannot be created", folder.display()))
+}
+
+/// Writes charts, given by the names of their files without a suffix, with a description of how they
+/// were made.
+pub(super) fn write_figures(
+    folder: &Path,
+    made_by: &str,
+    charts: impl IntoIterator<Item = (String, String)>,
+) -> Result<()> {
+    for (name, chart) in charts {
+        write(&folder.join(format!("{name}.svg")), &report::svg::file(&chart, made_by))?;
     }
     Ok(())
 }
@@ -526,6 +560,22 @@ mod tests {
         assert_eq!((history.real.len(), history.slots), (4, PerPhase { map: 2, reduce: 1 }));
         let text = std::fs::read_to_string(new.join("job_1.jsonl")).expect("a history");
         assert!(text.lines().next().is_some_and(|head| head.contains("(version ")), "{text}");
+    }
+
+    #[test]
+    fn figures_and_tables_are_written_with_the_checksums_of_their_inputs() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+        std::fs::write(path("p.toml"), "[sort]\nmap_mbps = 10.0\n").expect("a working disk");
+        let (figures, csv, page) = (path("figures"), path("jobs.csv"), path("page.html"));
+        let profiles = path("p.toml");
+        let flags = ["--figures", &figures, "--csv", &csv, "--report", &page, "--profiles", &profiles];
+        compare(&parse(&flags).expect("known flags")).expect("it runs");
+        let sum = format!("SHA-256 of {profiles}: ");
+        for name in ["figures/completion.svg", "figures/map-slots-1-fifo.svg", "jobs.csv", "page.html"] {
+            let text = std::fs::read_to_string(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert!(text.contains(&sum), "{name}: {text}");
+        }
     }
 
     #[test]

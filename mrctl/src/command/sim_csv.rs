@@ -22,20 +22,18 @@ const FIGURES: [&str; 9] = [
 ];
 
 /// Returns all jobs of all policies and seeds. The first line is a comment that says how they were
-/// made, the second has the names of the columns: `policy`, and the keys of a job in JSON.
+/// made, the second has the names of the columns: `policy`, the keys of a job in JSON, and the
+/// utilisation and offered load of the run.
 pub(crate) fn jobs(details: &Details, comparison: &Comparison) -> String {
     let mut text = format!("# {}\n", details.provenance.line());
-    let mut has_header = false;
-    for (at, variant) in comparison.variants.iter().enumerate() {
-        let jobs = sim_json::jobs(comparison, at);
-        for job in jobs.as_array().into_iter().flatten().filter_map(Value::as_object) {
-            if !std::mem::replace(&mut has_header, true) {
-                let names: Vec<&str> = job.keys().map(String::as_str).collect();
-                let _ = writeln!(text, "policy,{}", names.join(","));
-            }
-            let values: Vec<String> = job.values().map(field).collect();
-            let _ = writeln!(text, "{},{}", quoted(&variant.label), values.join(","));
+    for (at, mut job) in sim_json::job_rows(details, comparison).into_iter().enumerate() {
+        let policy = job.remove("policy").unwrap_or_default();
+        if at == 0 {
+            let names: Vec<&str> = job.keys().map(String::as_str).collect();
+            let _ = writeln!(text, "policy,{}", names.join(","));
         }
+        let values: Vec<String> = std::iter::once(&policy).chain(job.values()).map(field).collect();
+        let _ = writeln!(text, "{}", values.join(","));
     }
     text
 }

@@ -2,14 +2,16 @@
 //! and all jobs of all seeds.
 
 use super::provenance::Provenance;
+use anyhow::Result;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sim::{
     JobFigures, Phase, Span,
-    catalog::{Case, CaseSize, Request},
+    catalog::{Case, CaseSize, OfferedLoad, Request},
     experiment::{Comparison, Figure, makespan_s, reduce_wait_s},
     report,
 };
+use std::ops::Range;
 
 /// How a comparison was made.
 #[derive(Debug, Serialize)]
@@ -21,12 +23,17 @@ pub(crate) struct Details {
     /// The size of the workload in the first seed.
     #[serde(flatten)]
     size: CaseSize,
+    /// The offered load in each seed; none if all jobs arrive at once.
+    #[serde(skip)]
+    offered_loads: Vec<Option<OfferedLoad>>,
 }
 
 impl Details {
-    pub(crate) fn of(case: &Case, request: &Request, first_seed: u64) -> Self {
-        let (provenance, workload) = (Provenance::of_this_process(), request.workload.clone());
-        Self { provenance, workload, size: case.size(first_seed) }
+    pub(crate) fn of(case: &Case, request: &Request, seeds: &Range<u64>) -> Result<Self> {
+        let provenance = Provenance::of_this_process().with_files(request.files())?;
+        let offered_loads = seeds.clone().map(|seed| case.size(seed).offered_load).collect();
+        let (workload, size) = (request.workload.clone(), case.size(seeds.start));
+        Ok(Self { provenance, workload, size, offered_loads })
     }
 }
 
@@ -150,6 +157,27 @@ pub(crate) fn jobs(comparison: &Comparison, at: usize) -> Value {
     all.collect()
 }
 
+/// Returns the rows of CSV and Parquet: every job of every policy and seed, with its policy and with
+/// the utilisation and the offered load of its run.
+pub(crate) fn job_rows(details: &Details, comparison: &Comparison) -> Vec<Map<String, Value>> {
+    let mut rows = Vec::new();
+    for (at, variant) in comparison.variants.iter().enumerate() {
+        let used = Phase::BOTH.map(|phase| comparison.utilisations(at, phase));
+        let Value::Array(jobs) = jobs(comparison, at) else { continue };
+        for mut job in jobs {
+            let run = comparison.seeds.iter().position(|seed| job["seed"] == *seed).unwrap_or(0);
+            let load = details.offered_loads.get(run).copied().flatten();
+            job["policy"] = variant.label.as_str().into();
+            job["map_slots_used"] = json!(used[0][run]);
+            job["reduce_slots_used"] = json!(used[1][run]);
+            job["offered_load_map"] = json!(load.map(|load| load.map));
+            job["offered_load_reduce"] = json!(load.map(|load| load.reduce));
+            rows.extend(job.as_object().cloned());
+        }
+    }
+    rows
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,6 +187,42 @@ mod tests {
         profile,
         workload::papers,
     };
+
+    #[test]
+    fn rows_have_the_utilisation_and_offered_load_of_their_seed() {
+        let request = Request { workload: "gridmix".into(), jobs: Some(4), ..Request::default() };
+        let case = sim::catalog::open(&request).expect("a name");
+        let details = Details::of(&case, &request, &(1..3)).expect("no files");
+        let experiment = Experiment {
+            setup: case.setup,
+            faults: None,
+            workload: &case.workload,
+            users: Vec::new(),
+            variants: vec![Variant::plain("fifo")],
+            seeds: 1..3,
+            limit: None,
+            alone: false,
+            monitor: None,
+        };
+        let comparison = experiment.run().expect("it runs");
+        let rows = job_rows(&details, &comparison);
+        assert_eq!(rows.len(), 8);
+        for (row, seed) in [(&rows[0], 0), (&rows[7], 1)] {
+            assert_eq!((&row["policy"], &row["seed"]), (&json!("fifo"), &json!(seed + 1)));
+            let load = details.offered_loads[seed].expect("jobs arrive over time");
+            assert_eq!(row["offered_load_map"], json!(load.map));
+            assert_eq!(row["offered_load_reduce"], json!(load.reduce));
+            assert_eq!(row["map_slots_used"], json!(comparison.utilisations(0, Phase::Map)[seed]));
+        }
+        assert_ne!(rows[0]["reduce_slots_used"], rows[7]["reduce_slots_used"]);
+        let csv = super::super::sim_csv::jobs(&details, &comparison);
+        let header = csv.lines().nth(1).expect("names of the columns");
+        assert!(
+            header.starts_with("policy,completion_s,") && header.contains(",offered_load_map,"),
+            "{header}"
+        );
+        assert!(csv.lines().nth(2).is_some_and(|row| row.starts_with("fifo,")), "{csv}");
+    }
 
     #[test]
     fn json_keys_are_unique() {

@@ -16,15 +16,7 @@ use std::{fs::File, path::Path, sync::Arc};
 /// Writes all jobs of all policies and seeds to a file. The key `made_by` of its metadata says how
 /// they were made.
 pub(crate) fn write(path: &Path, details: &Details, comparison: &Comparison) -> Result<()> {
-    let mut rows: Vec<Map<String, Value>> = Vec::new();
-    for (at, variant) in comparison.variants.iter().enumerate() {
-        let jobs = sim_json::jobs(comparison, at);
-        for job in jobs.as_array().into_iter().flatten().filter_map(Value::as_object) {
-            let mut row = job.clone();
-            row.insert("policy".into(), variant.label.as_str().into());
-            rows.push(row);
-        }
-    }
+    let rows = sim_json::job_rows(details, comparison);
     let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     write_rows(file, &rows, &details.provenance.line())
         .with_context(|| format!("cannot write {}", path.display()))

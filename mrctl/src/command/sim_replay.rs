@@ -12,6 +12,7 @@ use daemon::Period;
 use serde_json::json;
 use sim::{
     PerPhase, Recording,
+    experiment::Step,
     fault::{Fault, FaultKind},
     replay::{self, Replay, ReplayRequest, replay},
     report::{self, html::escape},
@@ -101,20 +102,24 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return explain(args, &history, &what, why);
     }
     args.history_folder.as_deref().map_or(Ok(()), create_history_folder)?;
-    let made_by = Provenance::of_this_process().line();
+    let provenance = Provenance::of_this_process().with_files([&*args.history])?;
+    let made_by = provenance.line();
     // Policy 0 is the one of the real run.
     let folder = args.history_folder.as_deref();
     let recording = folder.map(|folder| Recording { folder, made_by: &made_by, variant: 1 });
     let runs = SimulationProgress::new();
-    let replay = replay(&history, &what, &|step| runs.count_run("", step), recording)?;
+    let watch = |step: Step<'_>| runs.count_run("", step);
+    let replay = replay(&history, &what, &watch, &|run| runs.report(run), recording)?;
     drop(runs);
-    show(args, &history, &what, &replay)
+    show(args, &provenance, &Paragraphs::of(&history, &what, &replay), &replay)
 }
 
 /// Prints why a job waits at a time of the replay.
 fn explain(args: &Args, history: &History, what: &ReplayRequest, why: SimulatedWhy) -> Result<ExitCode> {
     let SimulatedWhy { of, at } = why;
-    let explanation = replay::explain(history, what, of, at)?;
+    let runs = SimulationProgress::new();
+    let explanation = replay::explain(history, what, of, at, &|run| runs.report(run))?;
+    drop(runs);
     // Jobs that are not replayed have no number.
     let replayed = history.real.iter().filter(|real| real.succeeded).nth(of.job().0 as usize - 1);
     if let Some(real) = replayed.filter(|real| real.id != of.job() && !args.json) {
@@ -130,6 +135,8 @@ struct Paragraphs {
     heading: String,
     model_error: String,
     what_if: String,
+    /// Why there are no slowdowns.
+    slowdown_note: Option<&'static str>,
     comparison_with_real_cluster: Option<String>,
     advice: String,
 }
@@ -139,6 +146,7 @@ impl Paragraphs {
         let count = history.trackers.len();
         let changes = what.changes(history);
         let what_if = changes.as_deref().unwrap_or("the cluster as it was");
+        let load = replay.offered_load.map_or_else(String::new, |load| format!(", {load}"));
         let advice = if history.is_truncated() {
             "no advice: the history has jobs that have not ended".to_owned()
         } else {
@@ -155,18 +163,18 @@ impl Paragraphs {
                 "mean error of the model over all jobs: {}",
                 report::percent(replay.fidelity.error())
             ),
-            what_if: format!("what if, simulated: {what_if}"),
+            what_if: format!("what if, simulated: {what_if}{load}"),
+            slowdown_note: report::slowdown_note(&replay.comparison),
             comparison_with_real_cluster: changes.map(|_| replay.against_before()),
             advice,
         }
     }
 }
 
-fn show(args: &Args, history: &History, what: &ReplayRequest, replay: &Replay) -> Result<ExitCode> {
-    let texts = Paragraphs::of(history, what, replay);
+fn show(args: &Args, provenance: &Provenance, texts: &Paragraphs, replay: &Replay) -> Result<ExitCode> {
     let table = report::summary(&replay.comparison);
     if args.json {
-        output::json(&as_json(&texts, replay))?;
+        output::json(&as_json(provenance, texts, replay))?;
     } else {
         if let Some(skipped_jobs) = &texts.skipped_jobs {
             output::line(skipped_jobs)?;
@@ -178,14 +186,17 @@ fn show(args: &Args, history: &History, what: &ReplayRequest, replay: &Replay) -
             texts.model_error
         ))?;
         output::line(format!("{}\n{}", texts.what_if, table.text()))?;
+        texts.slowdown_note.map_or(Ok(()), output::line)?;
         if let Some(against) = &texts.comparison_with_real_cluster {
             output::line(against)?;
         }
         output::line(&texts.advice)?;
     }
     if let Some(path) = &args.report {
-        let notes = [Some(&texts.model_error), texts.skipped_jobs.as_ref()];
-        let concluded = [texts.comparison_with_real_cluster.as_ref(), Some(&texts.advice)];
+        let made_by = provenance.line();
+        let notes = [Some(&*texts.model_error), texts.skipped_jobs.as_deref(), Some(&*made_by)];
+        let compared = texts.comparison_with_real_cluster.as_deref();
+        let concluded = [texts.slowdown_note, compared, Some(&*texts.advice)];
         let body = format!(
             "<h2>{}</h2>{}{}<h2>{}</h2>{}{}{}",
             escape(&texts.heading),
@@ -201,17 +212,22 @@ fn show(args: &Args, history: &History, what: &ReplayRequest, replay: &Replay) -
     Ok(ExitCode::SUCCESS)
 }
 
-fn paragraphs<const N: usize>(texts: [Option<&String>; N]) -> String {
-    report::paragraphs(texts.into_iter().flatten().map(String::as_str))
+fn paragraphs(texts: [Option<&str>; 3]) -> String {
+    report::paragraphs(texts.into_iter().flatten())
 }
 
-fn as_json(texts: &Paragraphs, replay: &Replay) -> serde_json::Value {
+fn as_json(provenance: &Provenance, texts: &Paragraphs, replay: &Replay) -> serde_json::Value {
     let job = |(name, real, simulated): &(String, f64, f64)| json!({ "job": name, "real_s": real, "simulated_s": simulated });
     json!({
+        "command": provenance.command,
+        "version": provenance.version,
+        "commit": provenance.commit,
+        "files": provenance.files,
         "skipped_jobs": texts.skipped_jobs,
         "jobs": replay.fidelity.jobs.iter().map(job).collect::<Vec<_>>(),
         "model_off": replay.fidelity.error(),
         "what_if": texts.what_if,
+        "offered_load": replay.offered_load,
         "policies": sim_json::policies(&replay.comparison),
         "as_it_was": sim_json::policies(&replay.before),
         "advice": texts.advice,

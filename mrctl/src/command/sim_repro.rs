@@ -230,7 +230,7 @@ impl Made {
 
     /// Adds how results were made to their fields.
     fn with_provenance(&self, results: Map<String, Value>) -> Map<String, Value> {
-        let Provenance { command, version, commit } = &self.provenance;
+        let Provenance { command, version, commit, .. } = &self.provenance;
         let made = [
             ("command", json!(command)),
             ("version", json!(version)),

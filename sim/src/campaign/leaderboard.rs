@@ -25,6 +25,9 @@ const SIGNIFICANCE: f64 = 0.05;
 /// The fraction of the jobs that counts as the largest jobs, by their time alone.
 const LARGEST: f64 = 0.1;
 
+/// Number of stopped runs that a note names.
+const STOPPED_SHOWN_MAX: usize = 3;
+
 /// Scores of one policy on one workload. Quantiles are over all jobs of all seeds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Score {
@@ -38,7 +41,8 @@ pub struct Score {
     pub against_reference: Option<Figure>,
     /// p-value of that difference, corrected for all comparisons of the campaign.
     pub p_corrected: Option<f64>,
-    /// Completion divided by the time alone on the cluster: median, 95th and 99th percentile.
+    /// Completion divided by the time alone on the cluster: median, 95th and 99th percentile. Null, as
+    /// are `jain` and `largest_against_fair`, if a run of each job alone was stopped.
     pub slowdown_p50: Option<f64>,
     pub slowdown_p95: Option<f64>,
     pub slowdown_p99: Option<f64>,
@@ -71,6 +75,9 @@ pub struct Leaderboard {
     /// Runs that are missing, also of single jobs and of `fair`, because other parts of the campaign
     /// have not done them yet.
     pub missing_runs: usize,
+    /// Runs that the time limit stopped: workload, policy and seed. Figures that need each job alone
+    /// are left out for a workload if such a run of it was stopped.
+    pub stopped_runs: Vec<String>,
     #[serde(skip)]
     slowdowns: Vec<Vec<f64>>,
     /// Mean completion of each seed, for each score.
@@ -110,6 +117,7 @@ impl Leaderboard {
             let by_seed = runs.entry((record.workload.as_str(), record.policy.as_str())).or_default();
             by_seed.insert(record.seed, record);
         }
+        let stopped_runs = records.iter().filter(|record| record.stopped).map(RunRecord::describe).collect();
         let none = BySeed::new();
         let of = |workload, policy| runs.get(&(workload, policy)).unwrap_or(&none);
         let (mut scores, mut p_values, mut missing_runs) = (Vec::new(), Vec::new(), 0);
@@ -133,7 +141,22 @@ impl Leaderboard {
         for (score, p_value) in scores.iter_mut().zip(p_values) {
             score.p_corrected = p_value.and_then(|_| corrected.next());
         }
-        Self { reference: reference.to_owned(), scores, missing_runs, slowdowns, means }
+        Self { reference: reference.to_owned(), scores, missing_runs, stopped_runs, slowdowns, means }
+    }
+
+    /// Describes which runs the time limit stopped, and what that means; `None` if there are none.
+    pub fn stopped_note(&self) -> Option<String> {
+        let runs = self.stopped_runs.iter().take(STOPPED_SHOWN_MAX).map(String::as_str);
+        let more = self.stopped_runs.len().saturating_sub(STOPPED_SHOWN_MAX);
+        let more = (more > 0).then(|| format!("{more} more"));
+        let runs: Vec<&str> = runs.chain(more.as_deref()).collect();
+        (!runs.is_empty()).then(|| {
+            format!(
+                "{} reached --time-limit ({}): means with ≥ are lower bounds, and slowdown, Jain and largest tenth are left out for a workload whose run of each job alone was stopped: give a longer --time-limit",
+                crate::count(self.stopped_runs.len(), "run"),
+                runs.join("; ")
+            )
+        })
     }
 
     fn of_workload<'a>(&'a self, workload: &'a str) -> impl Iterator<Item = (&'a Score, &'a Vec<f64>)> {
@@ -325,6 +348,8 @@ fn score(
     let (mut changes, mut left_out) = (Vec::new(), 0);
     let (mut slowdowns, mut rhos, mut jains) = (Vec::new(), Vec::new(), Vec::new());
     let mut largest: [Vec<f64>; 2] = Default::default();
+    // A run that was stopped has only the first jobs, which do not represent the others.
+    let is_alone_complete = alone.values().all(|run| !run.stopped);
     for (seed, run) in ours {
         if let Some(other) = reference.get(seed).filter(|_| !is_reference) {
             let mut sums = [0.0, 0.0];
@@ -336,7 +361,7 @@ fn score(
             left_out += run.jobs.len().max(other.jobs.len()) - both;
             changes.extend((sums[1] > 0.0).then(|| sums[0] / sums[1] - 1.0));
         }
-        if let Some(alone) = alone.get(seed) {
+        if let Some(alone) = alone.get(seed).filter(|_| is_alone_complete) {
             let mut slowed = Vec::new();
             paired(run, alone, |_, our_s, alone_s| slowed.push(our_s / alone_s.max(1e-6)));
             jains.extend(jain(&slowed));

@@ -6,19 +6,23 @@
 //! with its part of the runs.
 //!
 //! A stored record is used only if commit, cluster, jobs and policy are those of the run. Runs that
-//! were stopped by the time limit are not stored.
+//! were stopped by the time limit are not stored, so they are repeated.
 //!
 //! For every workload and seed there are two runs besides those of the policies: each job alone on
 //! the cluster ([`ALONE`]), for slowdowns, and `fair` with its default parameters, for finish-time
-//! fairness.
+//! fairness. A job that a sample of a trace repeats is simulated alone once.
 
 mod leaderboard;
 
 use crate::{
     Outcome, RuleViolation, World,
     catalog::Case,
-    experiment::{ALONE, ExperimentError, Variant, in_parallel, time_alone, utilisation},
+    experiment::{
+        ALONE, Alone, ExperimentError, RunProgress, Variant, first_equal_jobs, in_parallel, time_alone,
+        utilisation,
+    },
     fault::random_failures_during,
+    report::file_name_part,
     rng::Rng,
     trial::{Tasks, Trial},
 };
@@ -36,8 +40,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Maximum length of the names of workload and policy in the name of a file.
-const NAME_CHARS_MAX: usize = 60;
 /// The policy that finish-time fairness is relative to.
 pub const FAIR: &str = "fair";
 
@@ -100,6 +102,8 @@ pub struct Campaign<'a> {
     pub part: (usize, usize),
     /// Real time after which a run is stopped.
     pub time_limit: Duration,
+    /// Is called regularly during each run, with the workload and policy as its label.
+    pub progress: &'a (dyn Fn(RunProgress<'_>) + Sync),
     /// The command line and version, for the records.
     pub made_by: &'a str,
     /// The commit of this program. Results of another commit are refused.
@@ -137,6 +141,9 @@ pub struct RunRecord {
     /// Number of splits, pauses and kills by the policy.
     pub preemptions: u64,
     pub events: u64,
+    /// Whether the time limit stopped the run. Of each job alone, only the first jobs are then there.
+    #[serde(default)]
+    pub stopped: bool,
     /// Jobs that were not submitted before the run was stopped.
     pub unsubmitted: usize,
     pub jobs: Vec<JobRecord>,
@@ -171,8 +178,15 @@ impl Run<'_> {
         self.variant.map_or(ALONE, |variant| variant.label.as_str())
     }
 
+    fn label(&self) -> String {
+        match self.variant {
+            Some(variant) => format!("{} under {}", self.workload.label, variant.label),
+            None => format!("each job of {} alone", self.workload.label),
+        }
+    }
+
     fn describe(&self) -> String {
-        format!("{} under {}, seed {}", self.workload.label, self.policy(), self.seed)
+        format!("{}, seed {}", self.label(), self.seed)
     }
 
     /// Returns a hash of all that the run depends on besides the code.
@@ -194,11 +208,7 @@ impl Run<'_> {
 
     /// Returns the file of its record.
     fn path(&self, folder: &Path) -> PathBuf {
-        let name = |text: &str| -> String {
-            let plain = |letter: char| letter.is_ascii_alphanumeric() || ".-".contains(letter);
-            text.chars().take(NAME_CHARS_MAX).map(|letter| if plain(letter) { letter } else { '_' }).collect()
-        };
-        let (workload, policy) = (name(&self.workload.label), name(self.policy()));
+        let (workload, policy) = (file_name_part(&self.workload.label), file_name_part(self.policy()));
         // Different labels may give the same name.
         let labels = format!("{}\0{}", self.workload.label, self.policy());
         let mark = Rng::of(0, &labels).bits() & 0xffff_ffff;
@@ -265,8 +275,8 @@ impl Campaign<'_> {
 
     fn run_and_store(&self, run: &Run<'_>) -> Result<RunRecord, CampaignError> {
         let failed = |error| CampaignError::Run { workload: run.workload.label.clone(), error };
-        let (record, stopped) = self.execute(run).map_err(failed)?;
-        if let Some(path) = self.folder.map(|folder| run.path(folder)).filter(|_| !stopped) {
+        let record = self.execute(run).map_err(failed)?;
+        if let Some(path) = self.folder.map(|folder| run.path(folder)).filter(|_| !record.stopped) {
             write_whole(&path, &record).map_err(|source| CampaignError::Io { path, source })?;
         }
         Ok(record)
@@ -291,8 +301,8 @@ impl Campaign<'_> {
         }
     }
 
-    /// Does a run. Also returns whether it was stopped by the time limit.
-    fn execute(&self, run: &Run<'_>) -> Result<(RunRecord, bool), ExperimentError> {
+    /// Does a run.
+    fn execute(&self, run: &Run<'_>) -> Result<RunRecord, ExperimentError> {
         let case = &run.workload.case;
         let mut setup = case.setup.clone();
         setup.seed = run.seed;
@@ -316,17 +326,31 @@ impl Campaign<'_> {
             overhead_slot_s: 0.0,
             preemptions: 0,
             events: 0,
+            stopped: false,
             unsubmitted: 0,
             jobs: Vec::new(),
         };
-        let (workload, began) = ((case.workload)(run.seed), Instant::now());
+        let (workload, label, began) = ((case.workload)(run.seed), run.label(), Instant::now());
+        let jobs = workload.jobs.len();
+        let should_continue = |ended: usize| {
+            let elapsed = began.elapsed();
+            (self.progress)(RunProgress { label: &label, seed: run.seed, elapsed, ended, jobs });
+            elapsed < self.time_limit
+        };
         let Some(variant) = run.variant else {
             let first = workload.jobs.first().map_or(Span(0), |job| job.at);
+            let equal = first_equal_jobs(&workload);
             for (at, job) in workload.jobs.iter().enumerate() {
-                if began.elapsed() >= self.time_limit {
-                    return Ok((record, true));
-                }
-                let alone = time_alone(&case.setup, &workload, at, run.seed)?;
+                let completion_s = if equal[at] < at {
+                    record.jobs[equal[at]].completion_s
+                } else {
+                    let alone = time_alone(&case.setup, &workload, at, run.seed, || should_continue(at))?;
+                    if alone == Alone::Stopped {
+                        record.stopped = true;
+                        break;
+                    }
+                    alone.span().map(Span::as_secs_f64)
+                };
                 record.jobs.push(JobRecord {
                     job: at as u32 + 1,
                     group: job.group.clone(),
@@ -334,10 +358,10 @@ impl Campaign<'_> {
                     maps: job.maps.len() as u32,
                     reduces: job.reduces.len() as u32,
                     submitted_s: Span(job.at.0 - first.0).as_secs_f64(),
-                    completion_s: alone.map(Span::as_secs_f64),
+                    completion_s,
                 });
             }
-            return Ok((record, false));
+            return Ok(record);
         };
         let variant = variant.clone().with_params(&case.params);
         if let Some(times_s) = run.workload.failures_s {
@@ -349,7 +373,7 @@ impl Campaign<'_> {
             let trial = Trial { name: "the run".into(), setup, workload, tasks: Tasks::Paced };
             let failed = |why| ExperimentError::RealRun { variant: variant.label, seed: run.seed, why };
             record.add_outcome(&real_cluster(&trial).map_err(failed)?, slots);
-            return Ok((record, false));
+            return Ok(record);
         }
         let world = World::new(setup, workload)?.with_users(case.users.clone());
         let broken = |broken: RuleViolation| ExperimentError::RuleViolation {
@@ -357,13 +381,18 @@ impl Campaign<'_> {
             seed: run.seed,
             broken,
         };
-        let outcome = world.run_monitored(None, |_| began.elapsed() < self.time_limit).map_err(broken)?;
+        let outcome = world.run_monitored(None, should_continue).map_err(broken)?;
         record.add_outcome(&outcome, slots);
-        Ok((record, outcome.stopped))
+        Ok(record)
     }
 }
 
 impl RunRecord {
+    /// Describes the run: its workload, policy and seed.
+    pub fn describe(&self) -> String {
+        format!("{} under {}, seed {}", self.workload, self.policy, self.seed)
+    }
+
     fn add_outcome(&mut self, outcome: &Outcome, slots: PerPhase<u32>) {
         let first = outcome.metrics.jobs().map(|(_, job)| job.submitted).min();
         let last = outcome.metrics.jobs().filter_map(|(_, job)| job.ended.or(job.observed_until)).max();
@@ -372,6 +401,7 @@ impl RunRecord {
         self.map_slots_used = utilisation(outcome, slots, Phase::Map);
         self.reduce_slots_used = utilisation(outcome, slots, Phase::Reduce);
         (self.events, self.unsubmitted) = (outcome.events, outcome.unsubmitted);
+        self.stopped = outcome.stopped;
         for (id, job) in outcome.metrics.jobs() {
             self.lost_slot_s += job.lost.as_secs_f64();
             self.overhead_slot_s += job.overhead().as_secs_f64();
@@ -434,6 +464,7 @@ mod tests {
             real_cluster,
             part,
             time_limit,
+            progress: &|_| {},
             made_by,
             commit: "c",
         }
@@ -574,9 +605,59 @@ mod tests {
             overhead_slot_s: 0.0,
             preemptions: 0,
             events: 0,
+            stopped: false,
             unsubmitted: 0,
             jobs: completions.iter().enumerate().map(job).collect(),
         }
+    }
+
+    #[test]
+    fn stopped_runs_are_marked_and_not_stored_and_progress_is_reported() {
+        let (workloads, variants) = ([workload()], Variant::list("fifo").expect("a policy"));
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let seen = std::sync::Mutex::new(std::collections::BTreeSet::new());
+        let progress = |run: RunProgress<'_>| {
+            assert_eq!(run.jobs, 6);
+            seen.lock().expect("no panic").insert(run.label.to_owned());
+        };
+        let whole = campaign(&workloads, &variants, None, (0, 1));
+        let whole = Campaign { progress: &progress, ..whole }.run(&|_, _, _| {}).expect("it runs");
+        assert!(whole.iter().all(|record| !record.stopped));
+        assert!(seen.lock().expect("no panic").contains("each job of gridmix[jobs=6] alone"));
+        let none = Campaign {
+            time_limit: Duration::ZERO,
+            ..campaign(&workloads, &variants, Some(folder.path()), (0, 1))
+        };
+        let alone = none.run(&|_, _, _| {}).expect("it runs").into_iter().find(|one| one.policy == ALONE);
+        let alone = alone.expect("a record");
+        assert!(alone.stopped && alone.jobs.is_empty());
+        let files = fs::read_dir(folder.path()).expect("a folder");
+        let name = |file: io::Result<fs::DirEntry>| file.expect("a file").file_name().into_string();
+        assert!(!files.map(name).any(|name| name.expect("UTF-8").contains(ALONE)), "it would be used again");
+    }
+
+    #[test]
+    fn figures_that_need_each_job_alone_are_left_out_if_a_run_of_it_was_stopped() {
+        let mut records = Vec::new();
+        for seed in 1..=2 {
+            let policies = [(ALONE, 1.0), (FAIR, 2.0), ("a", 3.0)];
+            records.extend(policies.map(|(policy, s)| record(policy, seed, &[Some(s), Some(2.0 * s)])));
+        }
+        let board = |records: &[RunRecord]| Leaderboard::of(records, &["w"], &["a"], 2, "a");
+        let whole = board(&records);
+        assert!(whole.stopped_runs.is_empty() && whole.scores[0].slowdown_p50 == Some(3.0));
+        records[3].stopped = true;
+        records[3].jobs.pop();
+        records[5].stopped = true;
+        let board = board(&records);
+        let score = &board.scores[0];
+        let left_out = [score.slowdown_p50, score.slowdown_p95, score.slowdown_p99, score.jain];
+        assert_eq!((left_out, score.largest_against_fair), ([None; 4], None), "also of the other seed");
+        assert_eq!(score.rho_p99, Some(1.5), "it does not need each job alone");
+        assert_eq!(board.stopped_runs, ["w under alone, seed 2", "w under a, seed 2"]);
+        let note = board.stopped_note().expect("runs were stopped");
+        assert!(note.starts_with("2 runs reached --time-limit (w under alone, seed 2; w under a"), "{note}");
+        assert!(note.contains("slowdown, Jain and largest tenth"), "{note}");
     }
 
     #[test]

@@ -43,6 +43,14 @@ pub enum TimesAlone {
 }
 
 impl TimesAlone {
+    /// Returns whether there are none, for example because they were stopped.
+    pub(crate) fn is_empty(&self) -> bool {
+        match self {
+            Self::Groups(groups) => groups.is_empty(),
+            Self::Jobs(jobs) => jobs.is_empty(),
+        }
+    }
+
     /// Returns the slowdown of a job: its duration divided by its duration alone.
     fn slowdown(&self, id: JobId, job: &JobFigures) -> Option<f64> {
         let times = |alone: &Span| Some(makespan_s(job)? / alone.as_secs_f64().max(1e-6));
@@ -192,7 +200,12 @@ impl Comparison {
 
     /// Returns the fraction of the slots of a phase that were in use.
     pub fn utilisation(&self, variant: usize, phase: Phase) -> Figure {
-        self.figure_of(variant, |outcome| utilisation(outcome, self.slots, phase))
+        Figure::of(&self.utilisations(variant, phase).into_iter().flatten().collect::<Vec<_>>())
+    }
+
+    /// Like [`Self::utilisation`], but returns one value per seed; `None` without slots or jobs.
+    pub fn utilisations(&self, variant: usize, phase: Phase) -> Vec<Option<f64>> {
+        self.runs[variant].iter().map(|outcome| utilisation(outcome, self.slots, phase)).collect()
     }
 
     /// Counts the jobs of a group (or all jobs) with a property, over all seeds.
@@ -359,7 +372,7 @@ mod tests {
             unfinished: 0,
             unsubmitted,
             stopped: false,
-            faults: 0,
+            fault_times: Vec::new(),
             cases: Cases::default(),
             deciding: schedulers::timed::DecisionStats::default(),
         }

@@ -22,7 +22,7 @@ use std::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
-pub use variant::{Variant, split_outside_brackets};
+pub use variant::{COMBINATIONS_MAX, Combination, Variant, combinations, split_outside_brackets};
 
 /// Label of the runs of single jobs.
 pub const ALONE: &str = "alone";
@@ -32,6 +32,8 @@ pub const ALONE: &str = "alone";
 pub enum ExperimentError {
     #[error("{0:?} is not a list of policies such as fifo,chronos(fair),fcs[preempt=kill;literal=true]")]
     NoList(String),
+    #[error("{0:?} has more than {COMBINATIONS_MAX} combinations: give fewer values")]
+    TooMany(String),
     #[error("the label {0} stands for other runs: choose another label")]
     ReservedLabel(String),
     #[error("the policy {0} is given twice: give one of them a label, as in a={0}")]
@@ -74,7 +76,7 @@ pub struct Experiment<'a> {
 /// Progress of one run.
 #[derive(Debug, Clone, Copy)]
 pub struct RunProgress<'a> {
-    /// Label of the policy.
+    /// Label of the policy; [`ALONE`] for the runs of single jobs.
     pub label: &'a str,
     pub seed: u64,
     /// Real time since the start of the run.
@@ -212,14 +214,22 @@ impl Experiment<'_> {
         Ok((world, should_continue))
     }
 
-    /// Simulates the first job of each group alone.
+    /// Simulates the first job of each group alone. Returns no times if the monitor stops the runs:
+    /// the groups that are done would not represent the others.
     fn group_times_alone(&self, seed: u64, groups: &[String]) -> Result<TimesAlone, ExperimentError> {
-        let workload = (self.workload)(seed);
+        let (workload, began) = ((self.workload)(seed), Instant::now());
         let mut times = BTreeMap::new();
-        for group in groups {
+        for (ended, group) in groups.iter().enumerate() {
+            let should_continue = || {
+                let (label, jobs) = (ALONE, groups.len());
+                let progress = RunProgress { label, seed, elapsed: began.elapsed(), ended, jobs };
+                self.monitor.is_none_or(|monitor| monitor(progress))
+            };
             let Some(index) = workload.jobs.iter().position(|job| job.group == *group) else { continue };
-            if let Some(elapsed) = time_alone(&self.setup, &workload, index, seed)? {
-                times.insert(group.clone(), elapsed);
+            match time_alone(&self.setup, &workload, index, seed, should_continue)? {
+                Alone::Took(elapsed) => drop(times.insert(group.clone(), elapsed)),
+                Alone::NeverEnds => {}
+                Alone::Stopped => return Ok(TimesAlone::Groups(BTreeMap::new())),
             }
         }
         Ok(TimesAlone::Groups(times))
@@ -230,17 +240,34 @@ fn run_error(variant: &Variant, seed: u64, broken: RuleViolation) -> ExperimentE
     ExperimentError::RuleViolation { variant: variant.label.clone(), seed, broken }
 }
 
-/// Simulates a job alone under `fifo` on a cluster without faults, and returns how long it takes;
-/// `None` if the job cannot end, for example because it has reduces and the cluster has no reduce
-/// slots. If machines differ in speed, the job also runs with the slots of the fastest machines
-/// only, and the shorter time counts: `fifo` would give its tasks to slow machines while fast ones
-/// are free.
+/// How long a job takes alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Alone {
+    Took(Span),
+    /// The job cannot end, for example because it has reduces and the cluster has no reduce slots.
+    NeverEnds,
+    /// The monitor has stopped the run.
+    Stopped,
+}
+
+impl Alone {
+    /// Returns how long the job took, if it ended.
+    pub(crate) fn span(self) -> Option<Span> {
+        if let Self::Took(span) = self { Some(span) } else { None }
+    }
+}
+
+/// Simulates a job alone under `fifo` on a cluster without faults. If machines differ in speed, the
+/// job also runs with the slots of the fastest machines only, and the shorter time counts: `fifo`
+/// would give its tasks to slow machines while fast ones are free. Calls `should_continue` before
+/// the run and regularly during it, and stops if it returns false.
 pub(crate) fn time_alone(
     setup: &Setup,
     workload: &Workload,
     index: usize,
     seed: u64,
-) -> Result<Option<Span>, ExperimentError> {
+    should_continue: impl Fn() -> bool,
+) -> Result<Alone, ExperimentError> {
     let mut setup = setup.clone();
     setup.faults.clear();
     setup.steps.clear();
@@ -248,21 +275,48 @@ pub(crate) fn time_alone(
     "fifo".clone_into(&mut setup.scheduler);
     setup.params = Params::new();
     let run = |setup: Setup| {
+        if !should_continue() {
+            return Ok(Alone::Stopped);
+        }
         let world = World::new(setup, workload.only_job(index))?;
         let broken = |broken| ExperimentError::RuleViolation { variant: ALONE.into(), seed, broken };
-        let outcome = world.run(None).map_err(broken)?;
+        let outcome = world.run_monitored(None, |_| should_continue()).map_err(broken)?;
         let job = outcome.metrics.job(JobId(1)).filter(|job| job.succeeded);
-        Ok::<_, ExperimentError>(job.and_then(JobFigures::makespan))
+        Ok::<_, ExperimentError>(match job.and_then(JobFigures::makespan) {
+            Some(span) => Alone::Took(span),
+            None if outcome.stopped => Alone::Stopped,
+            None => Alone::NeverEnds,
+        })
     };
     let everywhere = run(setup.clone())?;
     let fastest = setup.machines.iter().map(|machine| machine.speed).fold(0.0, f64::max);
     let mut slower = setup.machines.iter_mut().filter(|machine| machine.speed < fastest).peekable();
-    if slower.peek().is_none() {
+    if slower.peek().is_none() || everywhere == Alone::Stopped {
         return Ok(everywhere);
     }
     // The machines stay, because they may store input.
     slower.for_each(|machine| machine.slots = PerPhase::default());
-    Ok([everywhere, run(setup)?].into_iter().flatten().min())
+    Ok(match (everywhere, run(setup)?) {
+        (Alone::Took(one), Alone::Took(other)) => Alone::Took(one.min(other)),
+        (Alone::NeverEnds, other) | (_, other @ Alone::Stopped) => other,
+        (one, _) => one,
+    })
+}
+
+/// Returns for each job of a workload the index of the first job that it repeats, which takes as long
+/// alone on a cluster. Samples of a trace have many such jobs.
+pub(crate) fn first_equal_jobs(workload: &Workload) -> Vec<usize> {
+    let mut known: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    let mut first = Vec::with_capacity(workload.jobs.len());
+    for (at, job) in workload.jobs.iter().enumerate() {
+        let similar = known.entry(&job.name).or_default();
+        let equal = similar.iter().copied().find(|other| job.is_repeated_by(&workload.jobs[*other]));
+        first.push(equal.unwrap_or(at));
+        if equal.is_none() {
+            similar.push(at);
+        }
+    }
+    first
 }
 
 /// Simulates every job of a workload alone. `ids[i]` is the job ID of job `i` of the workload.
@@ -271,10 +325,10 @@ pub(crate) fn job_times_alone(
     workload: &Workload,
     ids: &[JobId],
 ) -> Result<TimesAlone, ExperimentError> {
-    let times = in_parallel(workload.jobs.len(), |index| time_alone(setup, workload, index, 1));
+    let times = in_parallel(workload.jobs.len(), |index| time_alone(setup, workload, index, 1, || true));
     let mut jobs = BTreeMap::new();
-    for (id, elapsed) in ids.iter().zip(times) {
-        jobs.extend(elapsed?.map(|elapsed| (*id, elapsed)));
+    for (id, alone) in ids.iter().zip(times) {
+        jobs.extend(alone?.span().map(|elapsed| (*id, elapsed)));
     }
     Ok(TimesAlone::Jobs(jobs))
 }
@@ -303,7 +357,7 @@ mod tests {
     use super::*;
     use crate::{
         clusters, profile,
-        workload::{coshh, papers},
+        workload::{JobPlan, coshh, papers},
     };
 
     /// Starved jobs must not improve the mean of a run that is stopped by the limit.
@@ -384,13 +438,54 @@ mod tests {
         fast.machines.iter_mut().for_each(|machine| machine.speed = 1.0);
         let small = workload.jobs.iter().position(|job| job.group == "Small jobs").expect("most jobs");
         let alone_s = |setup: &Setup, seed: u64| {
-            let alone = time_alone(setup, &workload, small, seed).expect("it runs");
-            alone.expect("the job ends").as_secs_f64()
+            let alone = time_alone(setup, &workload, small, seed, || true).expect("it runs");
+            alone.span().expect("the job ends").as_secs_f64()
         };
         for seed in 1..=6 {
             let (unequal, equal) = (alone_s(&setup, seed), alone_s(&fast, seed));
             assert!(unequal < 2.0 * equal, "{unequal} s, but {equal} s if all machines are fast");
         }
+    }
+
+    #[test]
+    fn monitor_sees_and_stops_the_runs_of_single_jobs() {
+        let profiles = profile::built_in();
+        let alone_calls = AtomicUsize::new(0);
+        let experiment = Experiment {
+            setup: Setup::even(58, PerPhase { map: 8, reduce: 2 }, "fifo"),
+            faults: None,
+            workload: &|seed| papers::hsrtf(&profiles, seed),
+            users: Vec::new(),
+            variants: vec![Variant::plain("fifo")],
+            seeds: 1..2,
+            limit: None,
+            alone: true,
+            monitor: Some(&|run| {
+                let is_alone = run.label == ALONE;
+                assert_eq!(run.jobs, if is_alone { 3 } else { 31 }, "groups, or jobs");
+                alone_calls.fetch_add(usize::from(is_alone), Ordering::Relaxed);
+                !(is_alone && run.ended == 2)
+            }),
+        };
+        let comparison = experiment.run().expect("it runs");
+        assert!(alone_calls.load(Ordering::Relaxed) >= 3, "each group is reported");
+        assert_eq!(comparison.alone, [TimesAlone::Groups(BTreeMap::new())], "two groups of three are none");
+        assert_eq!(comparison.worst_slowdown(0, None).known(), None);
+    }
+
+    #[test]
+    fn repeated_jobs_take_equally_long_alone() {
+        let profiles = profile::built_in();
+        let mut workload = papers::hsrtf(&profiles, 1);
+        workload.jobs.truncate(4);
+        let copy = JobPlan { user: "another".into(), group: "other".into(), ..workload.jobs[2].clone() };
+        workload.jobs.push(JobPlan { at: Span::secs(900), ..copy.clone() });
+        workload.jobs.push(JobPlan { slow_start: 1.0, ..copy.clone() });
+        workload.jobs.push(JobPlan { name: "another".into(), ..copy });
+        assert_eq!(first_equal_jobs(&workload), [0, 1, 2, 3, 2, 5, 6], "blocks are placed by name");
+        let setup = Setup::even(10, PerPhase { map: 8, reduce: 2 }, "fifo");
+        let alone = |at| time_alone(&setup, &workload, at, 3, || true).expect("it runs");
+        assert!(alone(2).span().is_some() && alone(2) == alone(4));
     }
 
     #[test]

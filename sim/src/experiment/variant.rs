@@ -1,8 +1,44 @@
-//! Parses lists of policies: `fifo,chronos(fair),kill=fcs[preempt=kill;literal=true]`.
+//! Parses lists of policies: `fifo,chronos(fair),kill=fcs[preempt=kill;literal=true]`. A parameter
+//! may have several values: `fcs[skips=20|60;slack_max=3|5]` is four policies.
 
 use super::{ALONE, ExperimentError};
 use crate::external;
 use schedulers::{Params, Policy, PolicyError};
+
+/// Most policies, or workloads, in a list.
+pub const COMBINATIONS_MAX: usize = 1000;
+
+/// One combination of the values in brackets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Combination {
+    /// The pairs with one value each: `skips=20;slack_max=3`.
+    pub pairs: String,
+    /// Those of the pairs whose key has several values.
+    pub varied: String,
+}
+
+/// Returns every combination of the values in `skips=20|60;slack_max=3|5`; those of the last key vary
+/// first. Returns `None` if there are more than [`COMBINATIONS_MAX`].
+pub fn combinations(given: &str) -> Option<Vec<Combination>> {
+    let mut all = vec![Combination { pairs: String::new(), varied: String::new() }];
+    for pair in given.split(';').filter(|pair| !pair.is_empty()) {
+        let (key, values) = pair.split_once('=').map_or((pair, None), |(key, values)| (key, Some(values)));
+        let pairs: Vec<String> = match values {
+            Some(values) => values.split('|').map(|value| format!("{key}={value}")).collect(),
+            None => vec![key.to_owned()],
+        };
+        if all.len() * pairs.len() > COMBINATIONS_MAX {
+            return None;
+        }
+        let joined = |one: &str, pair: &str| format!("{one}{}{pair}", if one.is_empty() { "" } else { ";" });
+        let with = |one: &Combination, pair: &String| Combination {
+            pairs: joined(&one.pairs, pair),
+            varied: if pairs.len() > 1 { joined(&one.varied, pair) } else { one.varied.clone() },
+        };
+        all = all.iter().flat_map(|one| pairs.iter().map(move |pair| with(one, pair))).collect();
+    }
+    Some(all)
+}
 
 /// A policy with its parameters and a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +80,8 @@ impl Variant {
     }
 
     /// Parses `fifo,chronos(fair),kill=fcs[preempt=kill;literal=true]`, and checks that each policy
-    /// can be created. A name before `=` is the label; without it the text is. Labels are unique, and
+    /// can be created. Values separated by `|` give a policy for each combination. A name before `=`
+    /// is the label, to which the values that vary are added; without it the text is. Labels are unique, and
     /// the name of a policy is only the label of that policy without parameters: results of `fair`
     /// are those that others are compared with.
     pub fn list(text: &str) -> Result<Vec<Self>, ExperimentError> {
@@ -60,24 +97,41 @@ impl Variant {
                 None => (part, ""),
                 Some((name, rest)) => (name, rest.strip_suffix(']').ok_or_else(bad)?),
             };
-            let (label, scheduler) = name.split_once('=').unwrap_or((part, name));
-            let pairs = given.split(';').filter(|pair| !pair.is_empty());
-            let pairs: Option<Vec<(&str, &str)>> = pairs.map(|pair| pair.split_once('=')).collect();
-            let variant = Self::tuned(label.trim(), scheduler.trim(), &pairs.ok_or_else(bad)?);
-            if variant.label.is_empty() {
-                return Err(bad());
+            let too_many = || ExperimentError::TooMany(text.to_owned());
+            for Combination { pairs, varied } in combinations(given).ok_or_else(too_many)? {
+                let (label, scheduler) = match name.split_once('=') {
+                    Some((label, scheduler)) if varied.is_empty() => (label.trim().to_owned(), scheduler),
+                    Some((label, scheduler)) => (format!("{}[{varied}]", label.trim()), scheduler),
+                    None if varied.is_empty() => (part.to_owned(), name),
+                    None => (format!("{name}[{pairs}]"), name),
+                };
+                let pairs = pairs.split(';').filter(|pair| !pair.is_empty());
+                let pairs: Option<Vec<(&str, &str)>> = pairs.map(|pair| pair.split_once('=')).collect();
+                let variant = Self::tuned(&label, scheduler.trim(), &pairs.ok_or_else(bad)?);
+                variant.check_in_list(own, &variants)?;
+                variants.push(variant);
+                if variants.len() > COMBINATIONS_MAX {
+                    return Err(too_many());
+                }
             }
-            variant.check(own)?;
-            let is_plain = variant == Self::plain(&variant.label);
-            if variant.label == ALONE || (!is_plain && is_policy(own, &variant.label)) {
-                return Err(ExperimentError::ReservedLabel(variant.label));
-            }
-            if variants.iter().any(|other: &Self| other.label == variant.label) {
-                return Err(ExperimentError::RepeatedLabel(variant.label));
-            }
-            variants.push(variant);
         }
         if variants.is_empty() { Err(bad()) } else { Ok(variants) }
+    }
+
+    /// Checks that the policy can be created, and that its label is not that of other runs.
+    fn check_in_list(&self, own: &[Policy], others: &[Self]) -> Result<(), ExperimentError> {
+        if self.label.is_empty() || self.label.starts_with('[') {
+            return Err(ExperimentError::NoList(format!("{}={}", self.label, self.scheduler)));
+        }
+        self.check(own)?;
+        let is_plain = *self == Self::plain(&self.label);
+        if self.label == ALONE || (!is_plain && is_policy(own, &self.label)) {
+            return Err(ExperimentError::ReservedLabel(self.label.clone()));
+        }
+        if others.iter().any(|other| other.label == self.label) {
+            return Err(ExperimentError::RepeatedLabel(self.label.clone()));
+        }
+        Ok(())
     }
 
     /// Checks that the policy can be created. Does not start the process of an external policy.
@@ -151,6 +205,38 @@ mod tests {
         for bad in ["", "nonsense", "fifo[", "fifo[x=1]", "fifo[x]", "=fifo", "external[command= ]"] {
             assert!(Variant::list(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn parameters_with_several_values_give_every_combination() {
+        let labels = |text: &str| -> Vec<String> {
+            let list = Variant::list(text).unwrap_or_else(|error| panic!("{error}"));
+            list.into_iter().map(|variant| variant.label).collect()
+        };
+        let grid = "fcs[skips=20|60;literal=true;slack_max=3|5],fifo";
+        assert_eq!(
+            labels(grid),
+            [
+                "fcs[skips=20;literal=true;slack_max=3]",
+                "fcs[skips=20;literal=true;slack_max=5]",
+                "fcs[skips=60;literal=true;slack_max=3]",
+                "fcs[skips=60;literal=true;slack_max=5]",
+                "fifo"
+            ]
+        );
+        assert_eq!(labels("a=fcs[literal=true;skips=20|60]"), ["a[skips=20]", "a[skips=60]"]);
+        let last = &Variant::list(grid).expect("a list")[3];
+        let of = |key: &str| last.params.get(key).map(String::as_str);
+        assert_eq!((of("fcs.skips"), of("fcs.slack_max")), (Some("60"), Some("5")));
+        let many: Vec<String> = (1..=32).map(|value| value.to_string()).collect();
+        let many = many.join("|");
+        for bad in [format!("fcs[skips={many};slack_max={many}]"), format!("fcs[skips={many}|x]")] {
+            assert!(Variant::list(&bad).is_err(), "{bad}");
+        }
+        let error =
+            Variant::list(&format!("fcs[skips={many};slack_max={many}]")).expect_err("1,024 policies");
+        assert!(error.to_string().ends_with("more than 1000 combinations: give fewer values"), "{error}");
+        assert!(Variant::list("fcs[skips=20|20]").is_err_and(|error| error.to_string().contains("twice")));
     }
 
     #[test]

@@ -7,12 +7,12 @@ mod table;
 
 use crate::{
     Outcome,
-    experiment::{Comparison, Figure, makespan_s, reduce_wait_s},
+    experiment::{Comparison, Figure, TimesAlone, makespan_s, reduce_wait_s},
 };
 use html::escape;
 use mrcore::{
     Phase, Span,
-    metrics::{JOBS_SHOWN_MAX, JobFigures, stats::quantile},
+    metrics::{JOBS_SHOWN_MAX, JobFigures, stats::quantile, timeline::Timeline},
 };
 use std::fmt::Write as _;
 pub use table::{Cell, Table, change_cell, percent, show, show_change};
@@ -93,6 +93,19 @@ pub fn summary(comparison: &Comparison) -> Table {
         ]);
     }
     table
+}
+
+/// Returns why the summary lacks slowdowns; `None` if it has them.
+pub fn slowdown_note(comparison: &Comparison) -> Option<&'static str> {
+    if comparison.alone.is_empty() {
+        Some(
+            "worst slowdown is not measured, because the jobs of a group differ; `mrctl lab compare` measures the slowdown of each job",
+        )
+    } else if comparison.alone.iter().any(TimesAlone::is_empty) {
+        Some("worst slowdown is without seeds in which --time-limit stopped the runs of single jobs")
+    } else {
+        None
+    }
 }
 
 /// Returns the 95th percentile of the completion times of jobs, as a mean over seeds.
@@ -217,64 +230,88 @@ pub fn of_groups(comparison: &Comparison, at: usize) -> Table {
     table
 }
 
-/// Returns the charts of a comparison.
-pub fn charts(comparison: &Comparison) -> String {
-    let mut out = String::new();
+/// Most characters of a label in the name of a file.
+const NAME_CHARS_MAX: usize = 60;
+
+/// Returns a label as part of the name of a file. Different labels may give the same text.
+pub fn file_name_part(label: &str) -> String {
+    let plain =
+        |letter: char| if letter.is_ascii_alphanumeric() || ".-".contains(letter) { letter } else { '_' };
+    label.chars().take(NAME_CHARS_MAX).map(plain).collect()
+}
+
+/// A chart of a comparison.
+#[derive(Debug)]
+pub struct Chart {
+    /// The name of its file, without a suffix.
+    pub name: String,
+    pub title: String,
+    pub svg: String,
+}
+
+/// Returns the charts of a comparison. Slots over time are those of the first seed; they are also
+/// shown for each job on a screen if the jobs are few.
+pub fn chart_list(comparison: &Comparison, layout: &'static svg::Layout) -> Vec<Chart> {
     let labels: Vec<&str> = comparison.variants.iter().map(|variant| variant.label.as_str()).collect();
-    let series = |of: fn(&JobFigures) -> Option<f64>| -> Vec<(&str, Vec<f64>)> {
-        labels.iter().enumerate().map(|(at, label)| (*label, comparison.values(at, None, of))).collect()
+    let cdf = |x_label: &str, of: fn(&JobFigures) -> Option<f64>| {
+        let values = |at: usize| comparison.values(at, None, of);
+        let series: Vec<(&str, Vec<f64>)> =
+            labels.iter().enumerate().map(|(at, label)| (*label, values(at))).collect();
+        svg::cdf(layout, x_label, &series)
     };
-    let groups = |of: fn(&JobFigures) -> Option<f64>| -> Vec<(&str, Vec<(f64, f64)>)> {
+    let bars = |y_label: &str, of: fn(&JobFigures) -> Option<f64>| {
         let figures = |at: usize| {
             let figure = |group: &String| comparison.mean_over(at, Some(group), of);
             comparison.groups.iter().map(figure).map(|figure| (figure.mean, figure.half_width)).collect()
         };
-        labels.iter().enumerate().map(|(at, label)| (*label, figures(at))).collect()
+        let series: Vec<(&str, Vec<(f64, f64)>)> =
+            labels.iter().enumerate().map(|(at, label)| (*label, figures(at))).collect();
+        svg::bars(layout, y_label, &comparison.groups, &series)
     };
-    let waiting = |job: &JobFigures| job.waiting().map(Span::as_secs_f64);
-    let execution = |job: &JobFigures| job.execution().map(Span::as_secs_f64);
-    let parts = [
-        ("Completion of jobs", svg::cdf(&svg::SCREEN, "from submission to end, s", &series(makespan_s))),
-        ("Waiting, from submission to the first map", svg::cdf(&svg::SCREEN, "waiting, s", &series(waiting))),
-        ("Execution, from the first map on", svg::cdf(&svg::SCREEN, "execution, s", &series(execution))),
-        (
-            "Completion by group",
-            svg::bars(&svg::SCREEN, "mean completion, s", &comparison.groups, &groups(makespan_s)),
-        ),
-        (
-            "Mean preemptions per job, by group",
-            svg::bars(
-                &svg::SCREEN,
-                "preemptions",
-                &comparison.groups,
-                &groups(|job| Some(f64::from(job.preemption.preemptions()))),
-            ),
-        ),
-        (
+    let chart = |name: &str, title: &str, svg: String| Chart { name: name.into(), title: title.into(), svg };
+    let waiting = cdf("waiting, s", |job| job.waiting().map(Span::as_secs_f64));
+    let execution = cdf("execution, s", |job| job.execution().map(Span::as_secs_f64));
+    let preemptions = bars("preemptions", |job| Some(f64::from(job.preemption.preemptions())));
+    let mut charts = vec![
+        chart("completion", "Completion of jobs", cdf("from submission to end, s", makespan_s)),
+        chart("waiting", "Waiting, from submission to the first map", waiting),
+        chart("execution", "Execution, from the first map on", execution),
+        chart("completion-by-group", "Completion by group", bars("mean completion, s", makespan_s)),
+        chart("preemptions-by-group", "Mean preemptions per job, by group", preemptions),
+        chart(
+            "locality-by-group",
             "Locality of maps, by group",
-            svg::bars(&svg::SCREEN, "node-local fraction", &comparison.groups, &groups(JobFigures::locality)),
+            bars("node-local fraction", JobFigures::locality),
         ),
     ];
-    for (title, chart) in parts {
-        let _ = write!(out, "<h3>{title}</h3>{chart}");
-    }
     for (at, label) in labels.iter().enumerate() {
         let Some(outcome) = comparison.runs[at].first() else { continue };
         let which = if comparison.runs[at].len() > 1 { ", of the first seed" } else { "" };
+        let faults_s: Vec<f64> = outcome.fault_times.iter().map(|at| Span(at.0).as_secs_f64()).collect();
+        let is_shown_by_job = layout.is_screen() && outcome.metrics.jobs().count() <= JOBS_SHOWN_MAX;
         for phase in Phase::BOTH {
-            let step_s = outcome.metrics.timeline.step().as_secs_f64();
-            let used: Vec<(&str, Vec<f64>)> = outcome.metrics.timeline.slots(phase).collect();
-            let chart = svg::stacked("slots", step_s, &used, f64::from(comparison.slots[phase]));
-            let _ = write!(out, "<h3>{phase} slots over time under {}{which}</h3>{chart}", escape(label));
-            if outcome.metrics.jobs().count() <= JOBS_SHOWN_MAX {
-                let step_s = outcome.metrics.by_job.step().as_secs_f64();
-                let used: Vec<(&str, Vec<f64>)> = outcome.metrics.by_job.slots(phase).collect();
-                let chart = svg::stacked("slots", step_s, &used, f64::from(comparison.slots[phase]));
-                let _ = write!(out, "<h3>The same by job</h3>{chart}");
+            let slots = |timeline: &Timeline| {
+                let used: Vec<(&str, Vec<f64>)> = timeline.slots(phase).collect();
+                let used = (timeline.step().as_secs_f64(), &*used);
+                svg::stacked(layout, "slots", used, f64::from(comparison.slots[phase]), &faults_s)
+            };
+            // The number distinguishes policies whose labels differ only in other characters.
+            let name = format!("{phase}-slots-{}-{}", at + 1, file_name_part(label));
+            let title = format!("{phase} slots over time under {label}{which}");
+            charts.push(chart(&name, &title, slots(&outcome.metrics.timeline)));
+            if is_shown_by_job {
+                let name = format!("{name}-by-job");
+                charts.push(chart(&name, "The same by job", slots(&outcome.metrics.by_job)));
             }
         }
     }
-    out
+    charts
+}
+
+/// Returns the charts of a comparison for a page.
+pub fn charts(comparison: &Comparison) -> String {
+    let one = |chart: Chart| format!("<h3>{}</h3>{}", escape(&chart.title), chart.svg);
+    chart_list(comparison, &svg::SCREEN).into_iter().map(one).collect()
 }
 
 /// Returns each text as a paragraph.
@@ -291,7 +328,7 @@ pub fn page(title: &str, body: &str) -> String {
     format!(
         "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{0}</title><style>\
          body{{font-family:sans-serif;max-width:60em;margin:2em auto;line-height:1.45}}\
-         table{{border-collapse:collapse;margin:1em 0;font-size:90%}}\
+         table{{border-collapse:collapse;margin:1em 0;font-size:90%;display:block;overflow-x:auto}}\
          td,th{{border-bottom:1px solid #ddd;padding:.25em .6em;text-align:right}}\
          td:first-child,th:first-child{{text-align:left}}\
          </style></head><body><h1>{0}</h1>{body}</body></html>\n",
@@ -384,6 +421,34 @@ mod tests {
             "the second job has no reduces and must not be in the mean"
         );
         assert_eq!(comparison.values(0, None, reduce_wait_s).len(), 2, "one value per seed");
+    }
+
+    #[test]
+    fn missing_slowdowns_have_a_reason() {
+        let mut comparison = two_jobs(100_000);
+        assert!(slowdown_note(&comparison).is_some_and(|note| note.contains("the jobs of a group differ")));
+        let known = TimesAlone::Groups([("small".to_owned(), Span::secs(1))].into());
+        comparison.alone = vec![known.clone(), known.clone()];
+        assert_eq!(slowdown_note(&comparison), None);
+        comparison.alone = vec![known, TimesAlone::Groups(Default::default())];
+        assert!(slowdown_note(&comparison).is_some_and(|note| note.contains("--time-limit")));
+    }
+
+    #[test]
+    fn charts_have_files_of_their_own_and_wide_tables_scroll() {
+        let comparison = two_jobs(100_000);
+        let names = |layout| -> Vec<String> {
+            chart_list(&comparison, layout).into_iter().map(|chart| chart.name).collect()
+        };
+        let column = names(&svg::COLUMN);
+        let slots: Vec<&str> = column.iter().skip(6).map(String::as_str).collect();
+        assert_eq!(slots, ["map-slots-1-fifo", "reduce-slots-1-fifo"]);
+        assert_eq!(column[..2], ["completion", "waiting"]);
+        assert_eq!(names(&svg::SCREEN).len(), column.len() + 2, "also by job");
+        let page = page("t", &charts(&comparison));
+        assert!(page.contains("<h3>map slots over time under fifo, of the first seed</h3><svg"), "{page}");
+        assert!(page.contains("overflow-x:auto"));
+        assert_eq!(file_name_part("fcs[a=1|2]/x"), "fcs_a_1_2__x");
     }
 
     #[test]

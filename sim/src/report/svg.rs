@@ -1,7 +1,7 @@
 //! Charts as SVG: curves, stacked areas, grouped bars. They need no script, font or other file.
 
 use super::html::escape;
-use std::fmt::Write as _;
+use std::{collections::BTreeSet, fmt::Write as _};
 
 /// Sizes of a chart, in the units of its coordinates.
 #[derive(Debug)]
@@ -52,6 +52,13 @@ pub const COLUMN: Layout = Layout {
     dashes: true,
 };
 
+impl Layout {
+    /// Returns whether this is a chart in a page.
+    pub(super) fn is_screen(&self) -> bool {
+        self.unit == SCREEN.unit
+    }
+}
+
 /// Dashes of curves in print.
 const DASHES: [&str; 5] = ["", "5 2", "2 1.5", "6 2 1.5 2", "1 2"];
 
@@ -60,6 +67,9 @@ const COLOURS: [&str; 10] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31", "#7f7f7f",
     "#b2182b",
 ];
+
+/// Most labels in a legend.
+const LEGEND_MAX: usize = 18;
 
 /// Returns the colour of a series.
 pub fn colour(at: usize) -> &'static str {
@@ -118,10 +128,10 @@ impl Chart {
             |ticks: &[(f64, String)], most: f64| ticks.last().map_or(1.0, |(at, _)| at.max(most).max(1e-9));
         let x_max = if axes.x_ticks { last(&x_ticks_at, axes.x_max) } else { axes.x_max.max(1e-9) };
         let y_max = last(&y_ticks_at, axes.y_max);
-        let rows = labels
-            .len()
+        let shown = labels.len().min(LEGEND_MAX);
+        let rows = shown
             .checked_div(layout.legend_columns)
-            .map_or(0, |full| full + usize::from(!labels.len().is_multiple_of(layout.legend_columns)));
+            .map_or(0, |full| full + usize::from(!shown.is_multiple_of(layout.legend_columns)));
         let legend_height = rows as f64 * layout.font * 1.3;
         let mut chart = Self { layout, body: String::new(), legend_height, x_max, y_max };
         let Layout { width, height, left, right, bottom, font, .. } = *layout;
@@ -183,7 +193,7 @@ impl Chart {
     fn legend(&mut self, labels: &[&str], as_lines: bool) {
         let Layout { width, left, right, top, font, legend_columns, .. } = *self.layout;
         let size = (font - 1.0).min(10.0);
-        for (at, label) in labels.iter().enumerate().take(18) {
+        for (at, label) in labels.iter().enumerate().take(LEGEND_MAX) {
             let (x, y) = match (at.checked_div(legend_columns), at.checked_rem(legend_columns)) {
                 (Some(row), Some(column)) => {
                     let step = (width - left - right) / legend_columns as f64;
@@ -253,12 +263,19 @@ pub fn cdf(layout: &'static Layout, x_label: &str, series: &[(&str, Vec<f64>)]) 
 }
 
 /// Returns a chart of stacked areas over time, with one value per `step_s` seconds. Areas above
-/// `capacity` are cut off.
-pub fn stacked(y_label: &str, step_s: f64, series: &[(&str, Vec<f64>)], capacity: f64) -> String {
+/// `capacity` are cut off. Each time in `faults_s` has a dashed line.
+pub fn stacked(
+    layout: &'static Layout,
+    y_label: &str,
+    (step_s, series): (f64, &[(&str, Vec<f64>)]),
+    capacity: f64,
+    faults_s: &[f64],
+) -> String {
     let steps = series.iter().map(|(_, values)| values.len()).max().unwrap_or(0);
     let x_max = steps as f64 * step_s;
-    let axes = Axes { x_max, y_max: capacity, x_label: "time, s", y_label, x_ticks: true };
-    let mut chart = Chart::new(&SCREEN, &axes, &labels(series));
+    let x_label = if faults_s.is_empty() { "time, s" } else { "time, s (dashed lines: faults)" };
+    let axes = Axes { x_max, y_max: capacity, x_label, y_label, x_ticks: true };
+    let mut chart = Chart::new(layout, &axes, &labels(series));
     let mut below = vec![0.0; steps];
     for (at, (_, values)) in series.iter().enumerate() {
         let above: Vec<f64> =
@@ -273,6 +290,18 @@ pub fn stacked(y_label: &str, step_s: f64, series: &[(&str, Vec<f64>)], capacity
         }
         let _ = write!(chart.body, "<path d='{path}Z' fill='{}' fill-opacity='0.75'/>", colour(at));
         below = above;
+    }
+    let marks: BTreeSet<String> = faults_s
+        .iter()
+        .filter(|at_s| **at_s <= chart.x_max)
+        .map(|at_s| format!("{:.1}", chart.x(*at_s)))
+        .collect();
+    let (top, bottom) = (chart.y(chart.y_max), chart.y(0.0));
+    for x in marks {
+        let _ = write!(
+            chart.body,
+            "<line x1='{x}' y1='{top:.1}' x2='{x}' y2='{bottom:.1}' stroke='#000' stroke-dasharray='3 2'/>"
+        );
     }
     chart.finish()
 }
@@ -319,9 +348,12 @@ pub fn bars(
             }
         }
     }
+    let widest = groups.iter().map(|group| group.chars().count()).max().unwrap_or(0) as f64;
+    // Labels that would overlap are in two rows.
+    let rows = if widest * layout.font * 0.6 > chart.x(1.0) - chart.x(0.0) { 2 } else { 1 };
     for (at, group) in groups.iter().enumerate() {
         let x = chart.x(at as f64 + 0.5);
-        let y = layout.height - layout.bottom + layout.font * (1.2 + (at % 2) as f64);
+        let y = layout.height - layout.bottom + layout.font * (1.2 + (at % rows) as f64);
         let _ =
             write!(chart.body, "<text x='{x:.1}' y='{y:.1}' text-anchor='middle'>{}</text>", escape(group));
     }
@@ -437,11 +469,38 @@ mod tests {
     }
 
     #[test]
+    fn faults_are_lines_and_labels_of_bars_have_two_rows_only_if_they_would_overlap() {
+        let areas =
+            |faults_s: &[f64]| stacked(&SCREEN, "slots", (2.0, &[("a", vec![1.0; 5])]), 4.0, faults_s);
+        let lines = |chart: &str| chart.matches("stroke-dasharray='3 2'").count();
+        assert_eq!(lines(&areas(&[])), 0);
+        let marked = areas(&[4.0, 4.0, 99.0]);
+        assert!(
+            lines(&marked) == 1 && marked.contains("(dashed lines: faults)"),
+            "not after the end: {marked}"
+        );
+        let rows = |groups: [&str; 2]| {
+            let groups = groups.map(str::to_owned);
+            let chart = bars(&COLUMN, "s", &groups, &[("x", vec![(1.0, 0.0); 2])]);
+            let y = |group: &String| {
+                let (before, _) =
+                    chart.split_once(&format!(" text-anchor='middle'>{group}<")).expect("a label");
+                before.rsplit("y=").next().expect("a place").to_owned()
+            };
+            groups.iter().map(y).collect::<BTreeSet<_>>().len()
+        };
+        assert_eq!(
+            (rows(["small", "large"]), rows(["fcs-reduce-heavy, long", "fcs-map-heavy, long"])),
+            (1, 2)
+        );
+    }
+
+    #[test]
     fn charts_are_well_formed() {
         for layout in [&SCREEN, &COLUMN] {
             let charts = [
                 cdf(layout, "s", &[("a<b", vec![3.0, 1.0, 2.0]), ("empty", vec![])]),
-                stacked("slots", 2.0, &[("a", vec![1.0, 2.0]), ("b", vec![0.5])], 4.0),
+                stacked(layout, "slots", (2.0, &[("a", vec![1.0, 2.0]), ("b", vec![0.5])]), 4.0, &[3.0, 9.0]),
                 bars(layout, "s", &["x".to_owned(), "y".to_owned()], &[("a", vec![(1.0, 0.1), (0.0, 0.0)])]),
                 bars(layout, "s", &[], &[]),
                 points(

@@ -144,6 +144,13 @@ impl Outline<'_> {
 }
 
 impl JobPlan {
+    /// Returns whether the job differs from another at most in its group, user and submission time. Its
+    /// name is no such difference: the simulator draws the places of its blocks from it.
+    pub(crate) fn is_repeated_by(&self, other: &Self) -> bool {
+        let (group, user) = (other.group.clone(), other.user.clone());
+        Self { at: other.at, group, user, ..self.clone() } == *other
+    }
+
     /// Replaces the times and sizes of the tasks by those that follow from a profile. The splits and
     /// the number of reduces remain.
     pub fn predict(&mut self, profile: &Profile) {

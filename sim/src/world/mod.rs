@@ -182,7 +182,7 @@ pub struct World {
     /// Number of faults that have not ended. Random events count as one fault. A permanent fault
     /// counts until it begins.
     faults_open: usize,
-    faults_started: u32,
+    fault_times: Vec<Time>,
     stall_detector: stall::StallDetector,
     scenario: steps::ScenarioState,
     rng: Rng,
@@ -253,7 +253,7 @@ impl World {
             checks: setup.checked.then(Checks::default),
             last_reply: None,
             faults_open: setup.faults.len() + usize::from(setup.random_events),
-            faults_started: 0,
+            fault_times: Vec::new(),
             stall_detector: stall::StallDetector::new(BEGINNING),
             scenario: steps::ScenarioState::new(setup.seed),
             rng: Rng::of(setup.seed, "world"),
@@ -346,7 +346,7 @@ impl World {
             unfinished: self.jobs_open,
             unsubmitted: self.workload.jobs.len() - self.next_arrival + self.unsubmitted.len(),
             stopped: end == RunEnd::Stopped,
-            faults: self.faults_started,
+            fault_times: self.fault_times,
             cases: self.checks.map(|checks| checks.cases).unwrap_or_default(),
             deciding,
         })
@@ -443,7 +443,7 @@ impl World {
             SimEvent::Step { index } => self.step(index as usize),
             SimEvent::Undo { index } => self.undo(index as usize),
             SimEvent::Fault { index } => {
-                self.faults_started += 1;
+                self.fault_times.push(self.now);
                 self.inject_fault(index as usize);
             }
             SimEvent::Heal { index } => self.heal_fault(index as usize),

@@ -120,7 +120,7 @@ impl World {
         let Some(affected) = affected else { return };
         self.scenario.last_target = Some(target);
         self.action(&action, target, affected, lasts);
-        self.faults_started += u32::from(self.setup.faults.len() > started);
+        self.fault_times.extend((self.setup.faults.len() > started).then_some(self.now));
         let unfinished = matches!(
             action,
             ScenarioAction::Kill { .. } | ScenarioAction::Stop { .. } | ScenarioAction::Partition { .. }
@@ -333,7 +333,11 @@ mod tests {
         let disturbed = run_scenario(&step("when = \"job 1 maps 40%\""));
         assert_eq!((recovered_tasks(&calm), recovered_tasks(&disturbed) > 0), (0, true));
         assert!(disturbed.end > calm.end);
-        assert_eq!((calm.faults, disturbed.faults), (0, 1), "the death of both daemons counts as one fault");
+        assert_eq!(
+            (calm.fault_times.len(), disturbed.fault_times.len()),
+            (0, 1),
+            "the death of both daemons counts as one fault"
+        );
         // The same steps give the same run. A step whose condition is never met has no effect.
         assert_eq!(run_scenario(&step("when = \"job 1 maps 40%\"")).hash, disturbed.hash);
         assert_eq!(run_scenario(&step("when = \"job 9 over\"")).hash, calm.hash);
@@ -425,7 +429,7 @@ mod tests {
     fn running_daemons_are_stopped_before_a_restart() {
         let calm = run_scenario("");
         let again = run_scenario(&step("5s", "restart", "node2", ""));
-        assert!(again.hash != calm.hash && again.faults == 1);
+        assert!(again.hash != calm.hash && again.fault_times.len() == 1);
         let mut one = world(&step("5s", "restart", "node2", ""));
         run_until(&mut one, 5.1);
         assert!(!one.nodes[1].is_up() && one.nodes[1].runs.is_empty());

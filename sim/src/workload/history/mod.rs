@@ -306,7 +306,7 @@ impl History {
             unfinished,
             unsubmitted: 0,
             stopped: false,
-            faults: 0,
+            fault_times: Vec::new(),
             cases: crate::Cases::default(),
             deciding: schedulers::timed::DecisionStats::default(),
         }
