@@ -1,12 +1,12 @@
 //! Runs the experiments of the papers without the command line. `FERMATA_REPRO=DIR cargo test
-//! --release -p fermata-sim --test repro -- --ignored` writes an HTML page, a Markdown file and an
-//! archive (JSON) per paper to that folder. `FERMATA_PAPERS=hsrtf,fcs` selects papers,
-//! `FERMATA_SEEDS` is the number of seeds, and `FERMATA_COMMIT` the commit for the archive.
+//! --release -p fermata-sim --test repro -- --ignored` writes an HTML page and a Markdown file per
+//! paper to that folder. `FERMATA_PAPERS=hsrtf,fcs` selects papers, and `FERMATA_SEEDS` is the number
+//! of seeds. Archives are written by `mrctl repro PAPER --all --report DIR`, which knows the command
+//! and the commit that made them.
 
 use fermata_sim::{
     experiment::Step,
     profile,
-    report::archive,
     repro::{Lab, Paper},
 };
 use std::path::PathBuf;
@@ -34,17 +34,8 @@ fn papers_are_reproduced() {
             std::fs::write(folder.join(format!("{}.{kind}", paper.name())), text)
                 .expect("a folder to write to");
         };
-        write("html", reproduction.html(""));
-        write("md", reproduction.markdown());
-        let name = paper.name();
-        let made = serde_json::json!({
-            "command": format!("FERMATA_PAPERS={name} FERMATA_SEEDS={seeds} cargo test -p fermata-sim --test repro -- --ignored"),
-            "version": env!("CARGO_PKG_VERSION"),
-            "commit": std::env::var("FERMATA_COMMIT").unwrap_or_else(|_| "unknown".into()),
-            "seeds": seeds,
-        });
-        let made = made.as_object().cloned().unwrap_or_default();
-        let archive: serde_json::Map<_, _> = made.into_iter().chain(reproduction.archive()).collect();
-        write("json", archive::text(&archive.into()));
+        let made_by = format!("the test repro of the simulator, {seeds} seeds");
+        write("html", reproduction.html(&made_by));
+        write("md", reproduction.markdown(&made_by));
     }
 }

@@ -175,17 +175,17 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
         };
         // Files first: standard output may be closed early.
         if let Some(folder) = folder {
-            let archive = made.archive(&reproduction);
+            let archive = made.with_provenance(reproduction.archive());
             write(&file_of(folder, paper, "html"), &reproduction.html(&made.provenance.line()))?;
             write(&file_of(folder, paper, "json"), &report::archive::text(&archive.into()))?;
         } else if let Some(path) = &args.report {
             write(path, &reproduction.html(&made.provenance.line()))?;
         }
         if let Some(path) = &args.markdown {
-            write(path, &reproduction.markdown())?;
+            write(path, &reproduction.markdown(&made.provenance.line()))?;
         }
         if args.json {
-            output::json(&reproduction.json())?;
+            output::json(&made.with_provenance(reproduction.json()))?;
         } else {
             output::line(reproduction.text())?;
         }
@@ -213,6 +213,8 @@ fn file_of(folder: &Path, paper: Paper, kind: &str) -> PathBuf {
 struct Made {
     provenance: Provenance,
     date: String,
+    /// Whether the results are simulated: only then there are seeds.
+    is_simulated: bool,
     seeds: u64,
     first_seed: u64,
 }
@@ -222,21 +224,22 @@ impl Made {
         let seeds = args.seeds.unwrap_or(if args.all { SEEDS_COMPLETE } else { SEEDS });
         let date = output::utc(output::now_ms());
         let first_seed = args.first_seed.unwrap_or(1);
-        Self { provenance: Provenance::of_this_process(), date, seeds, first_seed }
+        let is_simulated = args.scale == Scale::Paper;
+        Self { provenance: Provenance::of_this_process(), date, is_simulated, seeds, first_seed }
     }
 
-    fn archive(&self, reproduction: &Reproduction) -> Map<String, Value> {
+    /// Adds how results were made to their fields.
+    fn with_provenance(&self, results: Map<String, Value>) -> Map<String, Value> {
         let Provenance { command, version, commit } = &self.provenance;
         let made = [
             ("command", json!(command)),
             ("version", json!(version)),
             ("commit", json!(commit)),
             ("date", json!(self.date)),
-            ("seeds", json!(self.seeds)),
-            ("first_seed", json!(self.first_seed)),
         ];
-        let made = made.into_iter().map(|(key, value)| (key.to_owned(), value));
-        made.chain(reproduction.archive()).collect()
+        let seeds = [("seeds", json!(self.seeds)), ("first_seed", json!(self.first_seed))];
+        let made = made.into_iter().chain(seeds.into_iter().filter(|_| self.is_simulated));
+        made.map(|(key, value)| (key.to_owned(), value)).chain(results).collect()
     }
 
     /// Returns whether the folder has the results of a paper, made by this commit with these
@@ -328,6 +331,45 @@ mod tests {
         let page = index(dir.path());
         assert!(page.contains("<a href='fcs.html'>FCS &amp; co</a>"), "{page}");
         assert!(page.contains("<td>2</td><td>1</td>") && !page.contains("coshh"), "{page}");
+    }
+
+    /// Runs are stopped at once, so the numbers mean nothing, but every file is written.
+    #[tokio::test]
+    async fn report_folder_has_a_page_and_the_data_of_a_paper_with_their_provenance() {
+        let dir = tempfile::tempdir().unwrap();
+        let (folder, page) = (dir.path().join("out"), dir.path().join("page.md"));
+        let line = format!(
+            "hsrtf --all --seeds 1 --time-limit 0s --report {} --markdown {}",
+            folder.display(),
+            page.display()
+        );
+        let cli = Cli::try_parse_from(std::iter::once("repro").chain(line.split(' '))).unwrap();
+        run(&cli.args).await.unwrap();
+        let text = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+        let data: Value = serde_json::from_str(&text("hsrtf.json")).unwrap();
+        for key in ["command", "version", "commit", "date", "setting"] {
+            assert!(data[key].is_string(), "{key}");
+        }
+        assert_eq!((&data["seeds"], &data["first_seed"]), (&json!(1), &json!(1)));
+        for key in ["claims", "tables", "runs"] {
+            assert!(!data[key].as_array().unwrap().is_empty(), "{key}");
+        }
+        let version = format!("version {}", data["version"].as_str().unwrap());
+        let page = std::fs::read_to_string(&page).unwrap();
+        for text in [text("hsrtf.html"), page] {
+            assert!(text.contains(&version) && text.contains("Figures and tables of the paper"));
+        }
+        assert!(text("index.html").contains("<a href='hsrtf.html'>"));
+    }
+
+    #[test]
+    fn json_has_the_provenance() {
+        let cli = Cli::try_parse_from(["repro", "fcs"]).unwrap();
+        let found = Made::of(&cli.args).with_provenance(Map::from_iter([("claims".to_owned(), json!([]))]));
+        for key in ["command", "version", "commit"] {
+            assert!(found[key].is_string(), "{key}");
+        }
+        assert!(found["claims"].is_array());
     }
 
     #[test]

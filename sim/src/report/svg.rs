@@ -278,7 +278,7 @@ pub fn stacked(y_label: &str, step_s: f64, series: &[(&str, Vec<f64>)], capacity
 }
 
 /// Returns a chart with one bar per group and series. Each value is a mean and half the width of
-/// its confidence interval.
+/// its confidence interval; there is no bar for one that is not a number.
 pub fn bars(
     layout: &'static Layout,
     y_label: &str,
@@ -296,7 +296,9 @@ pub fn bars(
     let mut chart = Chart::new(layout, &axes, &labels(series));
     let width = 0.8 / series.len().max(1) as f64;
     for (at, (_, values)) in series.iter().enumerate() {
-        for (group, (mean, half_width)) in values.iter().enumerate() {
+        let known =
+            values.iter().enumerate().filter(|(_, (mean, half))| mean.is_finite() && half.is_finite());
+        for (group, (mean, half_width)) in known {
             let from = group as f64 + 0.1 + width * at as f64;
             let (x, right, y) = (chart.x(from), chart.x(from + width), chart.y(*mean));
             let middle = f64::midpoint(x, right);
@@ -326,18 +328,21 @@ pub fn bars(
     chart.finish()
 }
 
-/// A row of [`points`]: a label, the published value, and ours with half the width of its interval.
-pub type PointRow<'a> = (&'a str, Option<f64>, Option<(f64, f64)>);
+/// A row of [`points`]: a label, the least and the largest published value, and ours with half the
+/// width of its interval.
+pub type PointRow<'a> = (&'a str, Option<(f64, f64)>, Option<(f64, f64)>);
 
-/// Returns a chart with one row per label: the published value as a diamond, our mean as a dot over
-/// its interval. Values may be negative.
+/// Returns a chart with one row per label: the published value as a diamond, or the published range
+/// as a bar, and our mean as a dot over its interval. Values may be negative. A range that is infinite
+/// ends where the chart ends.
 pub fn points(x_label: &str, rows: &[PointRow<'_>]) -> String {
     const LABELS: f64 = 300.0;
     const ROW: f64 = 20.0;
     let (width, top) = (SCREEN.width, SCREEN.top);
     let values = rows.iter().flat_map(|(_, paper, ours)| {
         let ours = ours.map(|(mean, half_width)| [mean - half_width, mean + half_width]);
-        paper.iter().copied().chain(ours.into_iter().flatten()).collect::<Vec<_>>()
+        let paper = paper.map(|(low, high)| [low, high]);
+        paper.into_iter().chain(ours).flatten().collect::<Vec<_>>()
     });
     let (least, most) = values
         .filter(|value| value.is_finite())
@@ -370,6 +375,17 @@ pub fn points(x_label: &str, rows: &[PointRow<'_>]) -> String {
             y + 4.0,
             escape(label)
         );
+        let range = paper.filter(|(low, high)| low < high);
+        if let Some((low, high)) = range {
+            let (left, right) = (x(low.max(from * step)), x(high.min(to * step)));
+            let _ = write!(
+                body,
+                "<rect x='{left:.1}' y='{:.1}' width='{:.1}' height='10' fill='{}' fill-opacity='0.3'/>",
+                y - 5.0,
+                right - left,
+                colour(1)
+            );
+        }
         if let Some((mean, half_width)) = ours.filter(|(mean, half)| mean.is_finite() && half.is_finite()) {
             let (low, high) = (x(mean - half_width), x(mean + half_width));
             let _ = write!(
@@ -380,7 +396,7 @@ pub fn points(x_label: &str, rows: &[PointRow<'_>]) -> String {
                 x(mean)
             );
         }
-        if let Some(paper) = paper.filter(|paper| paper.is_finite()) {
+        if let Some((paper, _)) = paper.filter(|(low, high)| low == high && low.is_finite()) {
             let (x, left, right) = (x(paper), x(paper) - 5.0, x(paper) + 5.0);
             let (above, below) = (y - 5.0, y + 5.0);
             let _ = write!(
@@ -394,7 +410,7 @@ pub fn points(x_label: &str, rows: &[PointRow<'_>]) -> String {
     let key = height + 32.0;
     let _ = write!(
         body,
-        "<text x='{LABELS}' y='{key:.1}'>{} (<tspan fill='{}'>◇ paper</tspan>, <tspan fill='{}'>● ours</tspan>)</text>",
+        "<text x='{LABELS}' y='{key:.1}'>{} (<tspan fill='{}'>◇ paper, or a bar for a range</tspan>, <tspan fill='{}'>● ours</tspan>)</text>",
         escape(x_label),
         colour(1),
         colour(0)
@@ -428,7 +444,12 @@ mod tests {
                 stacked("slots", 2.0, &[("a", vec![1.0, 2.0]), ("b", vec![0.5])], 4.0),
                 bars(layout, "s", &["x".to_owned(), "y".to_owned()], &[("a", vec![(1.0, 0.1), (0.0, 0.0)])]),
                 bars(layout, "s", &[], &[]),
-                points("s", &[("a<b", Some(-0.45), Some((-0.2, 0.1))), ("x", None, Some((f64::NAN, 0.0)))]),
+                points(
+                    "s",
+                    &[("a<b", Some((-0.45, -0.45)), Some((-0.2, 0.1))), ("x", None, Some((f64::NAN, 0.0)))],
+                ),
+                points("s", &[("less", Some((f64::NEG_INFINITY, 0.0)), Some((-0.2, 0.1)))]),
+                bars(layout, "s", &["x".to_owned()], &[("a", vec![(f64::NAN, 0.0)])]),
                 points("s", &[]),
             ];
             for chart in charts {
@@ -439,6 +460,17 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn published_ranges_are_bars_and_published_values_diamonds() {
+        let of = |paper| points("s", &[("a", Some(paper), Some((-0.2, 0.1)))]);
+        let marks = |chart: &str| (chart.matches("<rect").count(), chart.matches("<path").count());
+        assert_eq!(marks(&of((-0.3, -0.3))), (0, 1));
+        assert_eq!(marks(&of((-0.14, -0.02))), (1, 0));
+        let less = of((f64::NEG_INFINITY, 0.0));
+        assert_eq!(marks(&less), (1, 0));
+        assert!(less.contains("<rect x='300.0'"), "the bar begins where the chart begins: {less}");
     }
 
     #[test]

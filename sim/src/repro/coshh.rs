@@ -3,9 +3,12 @@
 //! 5 to 24), and the Facebook classes on four unequal machines (section 7, table 12, figures 25 to
 //! 28).
 
-use super::{Lab, Number, Reproduction, Sign, change, difference};
+use super::{
+    Lab, Number, Ours, PaperNumber, Reproduction, Sign, bars, change, columns, difference, ours_of, per_run,
+    resize, run_difference,
+};
 use crate::{
-    Setup, clusters,
+    Outcome, Setup, clusters,
     experiment::{Comparison, Experiment, ExperimentError, Figure, Variant, makespan_s},
     report::{Cell, Table, by_group, change_cell, charts, deciding_s, locality, summary},
     setup::Machine,
@@ -40,6 +43,20 @@ const REAL_GAP_S: f64 = 600.0;
 /// Label of our variant of COSHH that avoids slow nodes, which is not in the paper.
 const AVOIDS_SLOW_NODES: &str = "coshh, learned, no slow nodes";
 
+/// Maximum number of seeds of figures 5 to 12 and tables 6 to 9 for Yahoo!'s jobs. A run of a hundred
+/// of them takes five seconds of CPU time.
+const LONG_SEEDS_MAX: u64 = 12;
+
+/// Maximum number of seeds of section 7, which has four machines.
+const FOUR_SEEDS_MAX: u64 = 15;
+
+/// Maximum number of seeds of each number of resources, and of each row of a table of sensitivity.
+const VARIED_SEEDS_MAX: u64 = 5;
+
+/// The assumptions about Yahoo!'s jobs are varied with a quarter of their tasks, and with a quarter of
+/// the gap between jobs.
+const LONG_REDUCTION: f64 = 0.25;
+
 /// Network rate of a resource with slow storage, bytes per second for all its slots.
 const SLOW_BYTES_PER_S: f64 = 0.5e6;
 
@@ -51,6 +68,8 @@ type FigureNumbers = [u32; 2];
 struct Assumptions {
     setup: Setup,
     gap_s: f64,
+    /// Factor of the numbers of tasks of a job, which are one of 20.
+    tasks: f64,
     /// Fraction of the maps that must be done before reduces start.
     slow_start: Option<f64>,
     /// Parameters of Fair.
@@ -64,7 +83,19 @@ struct Assumptions {
 impl Assumptions {
     fn of(setup: Setup) -> Self {
         let (fair, seeds_max) = (NAIVE_FAIR.to_vec(), u64::MAX);
-        Self { setup, gap_s: GAP_S, slow_start: None, fair, learns: false, seeds_max }
+        Self { setup, gap_s: GAP_S, tasks: 1.0, slow_start: None, fair, learns: false, seeds_max }
+    }
+
+    /// Multiplies the numbers of tasks and the gap between jobs, so that the load stays.
+    fn resize(&mut self, factor: f64) {
+        self.tasks *= factor;
+        self.gap_s *= factor;
+    }
+
+    fn slots(&mut self, of: impl Fn(u32) -> u32) {
+        for machine in &mut self.setup.machines {
+            machine.slots = PerPhase { map: of(machine.slots.map), reduce: of(machine.slots.reduce) };
+        }
     }
 
     /// Changes the machines that are slow.
@@ -143,6 +174,7 @@ impl PaperFigures {
             let mut workload = coshh::workload(self.name, self.classes, jobs, all.gap_s, seed);
             for job in &mut workload.jobs {
                 job.slow_start = all.slow_start.unwrap_or(job.slow_start);
+                resize(job, all.tasks);
             }
             workload
         };
@@ -162,7 +194,12 @@ impl PaperFigures {
 
     /// Returns the number of seeds.
     fn seeds(&self, lab: &Lab<'_>) -> u64 {
-        if self.is_long { lab.seeds_of_long_runs() } else { lab.seeds }
+        if self.is_long { lab.seeds_of_long_runs().min(LONG_SEEDS_MAX) } else { lab.seeds }
+    }
+
+    /// Returns the maximum number of seeds of curves, and of rules that are not in the paper.
+    fn curve_seeds_max(&self) -> u64 {
+        if self.is_long { VARIED_SEEDS_MAX } else { 2 * VARIED_SEEDS_MAX }
     }
 
     /// Returns the policies for a cluster, with the minimum shares of the users as parameters.
@@ -200,7 +237,7 @@ impl PaperFigures {
     }
 }
 
-/// Runs a hundred jobs on the six resources of table 3.
+/// Runs a hundred jobs on the six resources of table 3 under the policies of the paper.
 fn compare(
     out: &mut Reproduction,
     paper_figures: &PaperFigures,
@@ -214,11 +251,7 @@ fn compare(
     };
     let title = format!("{}, {users}", paper_figures.name);
     let all = Assumptions::of(clusters::coshh(6));
-    let variants = if identical {
-        paper_figures.paper_variants(&all, identical)
-    } else {
-        paper_figures.variants(&all, identical)
-    };
+    let variants = paper_figures.paper_variants(&all, identical);
     let comparison = paper_figures.run(lab, users, (&all, 100), (variants, identical))?;
     let figures = format!("{title} (completion: figure {completion}, deciding: figure {deciding})");
     out.part(figures, summary(&comparison), charts(&comparison));
@@ -227,17 +260,18 @@ fn compare(
     Ok(comparison)
 }
 
-fn dissatisfaction(comparison: &Comparison, at: usize) -> Figure {
-    comparison.figure(at, |outcome| outcome.metrics.shares.dissatisfaction())
+/// Returns the scheduling time of a run, for numbers that compare it.
+fn scheduling_s(outcome: &Outcome) -> Option<f64> {
+    Some(deciding_s(outcome))
+}
+
+fn dissatisfaction(outcome: &Outcome) -> Option<f64> {
+    Some(outcome.metrics.shares.dissatisfaction())
 }
 
 /// Returns the fairness over all users, as the paper defines it.
-fn fairness(comparison: &Comparison, at: usize) -> Figure {
-    comparison.figure(at, |outcome| outcome.metrics.shares.fairness_of_all_users())
-}
-
-fn fairness_of_users_with_jobs(comparison: &Comparison, at: usize) -> Figure {
-    comparison.figure(at, |outcome| outcome.metrics.shares.fairness())
+fn fairness(outcome: &Outcome) -> Option<f64> {
+    Some(outcome.metrics.shares.fairness_of_all_users())
 }
 
 fn metrics(comparison: &Comparison) -> Table {
@@ -246,27 +280,80 @@ fn metrics(comparison: &Comparison) -> Table {
     for (at, variant) in comparison.variants.iter().enumerate() {
         table.row(vec![
             variant.label.as_str().into(),
-            dissatisfaction(comparison, at).into(),
-            fairness(comparison, at).into(),
-            fairness_of_users_with_jobs(comparison, at).into(),
+            comparison.figure_of(at, dissatisfaction).into(),
+            comparison.figure_of(at, fairness).into(),
+            comparison.figure(at, |outcome| outcome.metrics.shares.fairness()).into(),
             Cell::fraction(comparison.figure_of(at, locality)),
         ]);
     }
     table
 }
 
-/// Adds a row of a metrics table of the paper, with our values.
-fn claim_row(
-    out: &mut Reproduction,
-    what: (&str, &str),
-    comparison: &Comparison,
+/// A figure of a run.
+type OfRun = fn(&Outcome) -> Option<f64>;
+
+/// Returns a row of a metrics table of the paper: a number for each of its policies.
+fn row_of(
+    source: &str,
+    prefix: &str,
+    (what, of): (&str, OfRun),
     paper: [Number; 3],
-    of: impl Fn(&Comparison, usize) -> Figure,
-) {
-    let (source, what) = what;
-    for (label, paper) in PAPER_POLICIES.iter().zip(paper) {
-        let ours = comparison.index(label).map(|at| of(comparison, at));
-        out.claim(format!("{what} under {label}"), paper, ours).of(source);
+) -> impl Iterator<Item = PaperNumber> {
+    PAPER_POLICIES.into_iter().zip(paper).map(move |(label, paper)| {
+        let column = format!("{what} under {label}");
+        let ours = move |comparison: &Comparison| per_run(comparison, label, of);
+        PaperNumber::new(source, (format!("{prefix}: {column}"), column), paper, ours)
+    })
+}
+
+impl PaperFigures {
+    /// Returns the numbers of figures 5 and 6 and tables 6 and 7, without scheduling times.
+    fn numbers(&self) -> Vec<PaperNumber> {
+        let name = self.name;
+        let completion = format!("figure {}", self.with_shares[0]);
+        let mut all = Vec::new();
+        for (other, paper) in ["fifo", "fair"].into_iter().zip(self.changes) {
+            let names =
+                (format!("{name}: mean completion, coshh against {other}"), format!("coshh against {other}"));
+            let ours = move |comparison: &Comparison| change(comparison, None, "coshh", other);
+            all.push(PaperNumber::new(completion.as_str(), names, Number::Change(paper), ours));
+        }
+        let names = (format!("{name}: mean completion, fair minus fifo"), "fair minus fifo");
+        let more = Number::Statement(Sign::More);
+        all.push(PaperNumber::new(completion, names, more, |comparison| {
+            difference(comparison, None, ("fair", "fifo"), makespan_s)
+        }));
+        let [first, second, third] = self.metrics;
+        let table = self.tables[0];
+        all.extend(row_of(table, name, ("dissatisfaction", dissatisfaction), first.map(Number::Plain)));
+        all.extend(row_of(table, name, ("fairness", fairness), second.map(Number::Plain)));
+        all.extend(row_of(table, name, ("locality", locality), third.map(Number::Part)));
+        all
+    }
+
+    /// Returns the numbers of figures 9 and 10 and tables 8 and 9.
+    fn identical_numbers(&self) -> Vec<PaperNumber> {
+        let prefix = format!("{}, identical users", self.name);
+        let completion = format!("figure {}", self.with_identical_users[0]);
+        let mut all = Vec::new();
+        for ((one, other), paper) in [("coshh", "fair"), ("fair", "fifo")].into_iter().zip(self.identical) {
+            let column = format!("{one} against {other}");
+            let ours = move |comparison: &Comparison| change(comparison, None, one, other);
+            let names = (format!("{prefix}: {column}"), column);
+            all.push(PaperNumber::new(completion.as_str(), names, Number::Change(paper), ours));
+        }
+        let [first, second] = self.identical_metrics;
+        let table = self.tables[1];
+        all.extend(row_of(table, &prefix, ("fairness", fairness), first.map(Number::Plain)));
+        all.extend(row_of(table, &prefix, ("locality", locality), second.map(Number::Part)));
+        // "Fair has the best, and COSHH the second best fairness"; less is better.
+        for (one, other) in [("fair", "coshh"), ("coshh", "fifo")] {
+            let column = format!("fairness, {one} minus {other}");
+            let ours = move |comparison: &Comparison| run_difference(comparison, (one, other), fairness);
+            let names = (format!("{prefix}: {column}"), column);
+            all.push(PaperNumber::new(table, names, Number::PlainStatement(Sign::Less), ours));
+        }
+        all
     }
 }
 
@@ -277,64 +364,65 @@ fn with_shares(
     lab: &Lab<'_>,
 ) -> Result<Comparison, ExperimentError> {
     let (comparison, name) = (compare(out, paper_figures, false, lab)?, paper_figures.name);
-    let versus = |one, other| change(&comparison, None, one, other);
-    let [completion, deciding] = paper_figures.with_shares.map(|number| format!("figure {number}"));
-    for (other, paper) in ["fifo", "fair"].iter().zip(paper_figures.changes) {
-        let what = format!("{name}: mean completion, coshh against {other}");
-        out.claim(what, Number::Change(paper), versus("coshh", other)).of(&completion);
-    }
-    let ours = difference(&comparison, None, ("fair", "fifo"), makespan_s);
-    let what = format!("{name}: mean completion, fair minus fifo");
-    out.claim(what, Number::Statement(Sign::More), ours).of(&completion);
-    for label in ["coshh, literal", LEARNED, AVOIDS_SLOW_NODES] {
-        let what = format!("{name}: mean completion, {label} against fair");
-        out.claim(what, Number::Change(paper_figures.changes[1]), versus(label, "fair"))
-            .of("not in the paper");
-    }
-    let longer = extra_decision_time(&comparison, "coshh", "fifo");
+    out.claim_all(&paper_figures.numbers(), &comparison);
+    let deciding = format!("figure {}", paper_figures.with_shares[1]);
+    let longer = |one| run_difference(&comparison, (one, "fifo"), scheduling_s);
     let what = format!("{name}: scheduling time of coshh minus that of fifo (wall-clock s)");
-    out.claim(what, Number::Seconds(5.0), longer).of(&deciding);
-    let [first, second, third] = paper_figures.metrics;
-    let table = paper_figures.tables[0];
-    let what = |metric: &str| format!("{name}: {metric}");
-    claim_row(out, (table, &what("dissatisfaction")), &comparison, first.map(Number::Plain), dissatisfaction);
-    claim_row(out, (table, &what("fairness")), &comparison, second.map(Number::Plain), fairness);
-    claim_row(out, (table, &what("locality")), &comparison, third.map(Number::Part), |comparison, at| {
-        comparison.figure_of(at, locality)
-    });
+    out.claim(what, Number::Seconds(5.0), longer("coshh")).of(&deciding);
+    let what = format!("{name}: scheduling time of fair minus that of fifo (wall-clock)");
+    out.claim(what, Number::Statement(Sign::More), longer("fair")).of(&deciding);
     Ok(comparison)
 }
 
-/// Reproduces figures 9 to 12 and tables 8 and 9.
-fn with_identical_users(
+/// Compares rules of COSHH that differ from those of the paper, and learned durations, with Fair.
+fn vary_rules(
     out: &mut Reproduction,
     paper_figures: &PaperFigures,
     lab: &Lab<'_>,
 ) -> Result<(), ExperimentError> {
-    let (comparison, what) =
-        (compare(out, paper_figures, true, lab)?, format!("{}, identical users", paper_figures.name));
-    let completion = format!("figure {}", paper_figures.with_identical_users[0]);
-    for ((one, other), paper) in
-        [("coshh", "fair"), ("fair", "fifo")].into_iter().zip(paper_figures.identical)
-    {
-        let ours = change(&comparison, None, one, other);
-        out.claim(format!("{what}: {one} against {other}"), Number::Change(paper), ours).of(&completion);
+    let seeds_max = paper_figures.curve_seeds_max();
+    let all = Assumptions { seeds_max, ..Assumptions::of(clusters::coshh(6)) };
+    let is_other = |variant: &Variant| !["fifo", "coshh"].contains(&variant.label.as_str());
+    let variants = paper_figures.variants(&all, false).into_iter().filter(is_other).collect();
+    let comparison = paper_figures.run(lab, "other rules", (&all, 100), (variants, false))?;
+    let name = paper_figures.name;
+    for label in ["coshh, literal", LEARNED, AVOIDS_SLOW_NODES] {
+        let ours = change(&comparison, None, label, "fair");
+        let what = format!("{name}: mean completion, {label} against fair");
+        out.claim(what, Number::Change(paper_figures.changes[1]), ours).of("not in the paper");
     }
-    let [first, second] = paper_figures.identical_metrics;
-    let table = paper_figures.tables[1];
-    let (fair, local) = (format!("{what}: fairness"), format!("{what}: locality"));
-    claim_row(out, (table, &fair), &comparison, first.map(Number::Plain), fairness);
-    claim_row(out, (table, &local), &comparison, second.map(Number::Part), |comparison, at| {
-        comparison.figure_of(at, locality)
-    });
+    out.part(format!("{name}, minimum shares: other rules"), summary(&comparison), String::new());
     Ok(())
 }
 
-/// Returns how much longer one policy took to decide than another, as a figure over seeds.
-fn extra_decision_time(comparison: &Comparison, one: &str, other: &str) -> Option<Figure> {
-    let runs = |label| Some(&comparison.runs[comparison.index(label)?]);
-    let pairs = runs(one)?.iter().zip(runs(other)?);
-    Some(Figure::of(&pairs.map(|(one, other)| deciding_s(one) - deciding_s(other)).collect::<Vec<_>>()))
+/// Returns the scheduling time under a policy in one experiment, minus that in another with the same
+/// seeds; the seeds that both have are compared.
+fn longer_scheduling(one: &Comparison, other: &Comparison, label: &str) -> Option<Ours> {
+    let runs = |comparison: &Comparison| {
+        let at = comparison.index(label)?;
+        Some(comparison.runs[at].iter().map(deciding_s).collect::<Vec<f64>>())
+    };
+    let pairs = runs(one)?.into_iter().zip(runs(other)?);
+    Some(Ours::of(pairs.map(|(one, other)| Some(one - other)).collect()))
+}
+
+/// Reproduces figures 9 to 12 and tables 8 and 9. `shares` is the run with minimum shares.
+fn with_identical_users(
+    out: &mut Reproduction,
+    paper_figures: &PaperFigures,
+    shares: &Comparison,
+    lab: &Lab<'_>,
+) -> Result<(), ExperimentError> {
+    let comparison = compare(out, paper_figures, true, lab)?;
+    out.claim_all(&paper_figures.identical_numbers(), &comparison);
+    for label in ["fair", "coshh"] {
+        let ours = longer_scheduling(&comparison, shares, label);
+        let name = paper_figures.name;
+        let what = format!("{name}: scheduling time of {label}, identical users minus minimum shares");
+        let deciding = format!("figure {}", paper_figures.with_identical_users[1]);
+        out.claim(what, Number::Statement(Sign::Less), ours).of(&deciding);
+    }
+    Ok(())
 }
 
 /// Returns the four machines of table 11. Speed 1 is 3200 MHz; half of the slots are map slots.
@@ -354,30 +442,82 @@ fn real_cluster() -> Setup {
     setup
 }
 
-/// Repeats section 7 in the simulator: the jobs of Facebook on the four machines of table 11. Its
-/// text has identical users; table 12 and figure 25 also have the users of table 5.
+/// Returns the numbers of table 12 and the statements of section 7. The text has identical users;
+/// table 12 and figure 25 also have the users of table 5. The paper does not define `competitive`: here
+/// it is a fairness that is at most a quarter greater than that of Fair, and a locality that is at most
+/// five percentage points less.
+fn four_machines_numbers(identical: bool) -> Vec<PaperNumber> {
+    let (prefix, sign) =
+        if identical { ("identical users", Sign::Less) } else { ("minimum shares", Sign::More) };
+    let mut all = Vec::new();
+    let mut add = |source: &str, column: String, paper, ours: Box<dyn Fn(&Comparison) -> Option<Ours>>| {
+        all.push(PaperNumber::new(source, (format!("{prefix}: {column}"), column), paper, ours));
+    };
+    let completion = |comparison: &Comparison| difference(comparison, None, ("fair", "fifo"), makespan_s);
+    add("figure 25", "fair minus fifo".into(), Number::Statement(sign), Box::new(completion));
+    for other in ["fifo", "coshh"] {
+        let ours = move |comparison: &Comparison| run_difference(comparison, ("fair", other), fairness);
+        let column = format!("fairness, fair minus {other}");
+        add("figure 26", column, Number::PlainStatement(Sign::Less), Box::new(ours));
+    }
+    let column = "fairness, coshh against fair (competitive)".to_owned();
+    let competitive = Number::ChangeRange(f64::NEG_INFINITY, 0.25);
+    add(
+        "figure 26",
+        column,
+        competitive,
+        Box::new(|comparison| {
+            let (coshh, fair) = (comparison.index("coshh")?, comparison.index("fair")?);
+            let pairs = comparison.runs[coshh].iter().zip(&comparison.runs[fair]);
+            let change = |(coshh, fair): (&Outcome, &Outcome)| {
+                Some(fairness(coshh)? / fairness(fair).filter(|fair| *fair > 0.0)? - 1.0)
+            };
+            Some(Ours::of(pairs.map(change).collect()))
+        }),
+    );
+    for other in ["fifo", "fair"] {
+        let ours = move |comparison: &Comparison| run_difference(comparison, ("coshh", other), locality);
+        let column = format!("locality, coshh minus {other} (competitive)");
+        add("figure 27", column, Number::PartRange(-0.05, f64::INFINITY), Box::new(ours));
+    }
+    let less = Number::Statement(Sign::Less);
+    add(
+        "figure 28",
+        "scheduling time of coshh minus 25 s".into(),
+        less,
+        Box::new(|comparison| per_run(comparison, "coshh", |outcome| Some(deciding_s(outcome) - 25.0))),
+    );
+    let more = Number::Statement(Sign::More);
+    add(
+        "figure 28",
+        "scheduling time, coshh minus fifo".into(),
+        more,
+        Box::new(|comparison| run_difference(comparison, ("coshh", "fifo"), scheduling_s)),
+    );
+    if !identical {
+        let paper = [10.302, 3.984, 5.869].map(Number::Plain);
+        all.extend(row_of("table 12", "four machines", ("dissatisfaction", dissatisfaction), paper));
+    }
+    all
+}
+
+/// Returns what section 7 assumes.
+fn four_machines(seeds_max: u64) -> Assumptions {
+    Assumptions { gap_s: REAL_GAP_S, seeds_max, ..Assumptions::of(real_cluster()) }
+}
+
+/// Repeats section 7 in the simulator: the jobs of Facebook on the four machines of table 11.
 fn repeat_real_cluster(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
     let [_, facebook] = &PAPER_FIGURES;
     for (identical, title) in [(false, FOUR_MACHINES), (true, FOUR_MACHINES_IDENTICAL)] {
-        let all = Assumptions { gap_s: REAL_GAP_S, ..Assumptions::of(real_cluster()) };
+        let all = four_machines(FOUR_SEEDS_MAX);
         let variants = facebook.paper_variants(&all, identical);
         let comparison = facebook.run(lab, title, (&all, 100), (variants, identical))?;
         out.part(title, summary(&comparison), charts(&comparison));
-        out.part(format!("{title}: the paper's metrics"), metrics(&comparison), String::new());
-        let sign = if identical { Sign::Less } else { Sign::More };
-        let users = if identical { "identical users" } else { "minimum shares" };
-        let ours = difference(&comparison, None, ("fair", "fifo"), makespan_s);
-        out.claim(format!("{users}: fair minus fifo"), Number::Statement(sign), ours).of("figure 25");
-        if !identical {
-            let paper = [10.302, 3.984, 5.869].map(Number::Plain);
-            claim_row(
-                out,
-                ("table 12", "four machines: dissatisfaction"),
-                &comparison,
-                paper,
-                dissatisfaction,
-            );
-        }
+        let table = metrics(&comparison);
+        let chart = bars(&table, &["fairness"], "fairness", None);
+        out.part(format!("{title}: the paper's metrics"), table, chart);
+        out.claim_all(&four_machines_numbers(identical), &comparison);
     }
     Ok(())
 }
@@ -390,7 +530,7 @@ struct Curves {
 
 impl Curves {
     fn new(what: &str) -> Self {
-        let head: Vec<&str> = std::iter::once(what).chain(PAPER_POLICIES).collect();
+        let head: Vec<&str> = [what, "seeds"].into_iter().chain(PAPER_POLICIES).collect();
         let changes = ["coshh against fifo", "coshh against fair"];
         Self { completion: Table::new(&[&head[..], &changes].concat()), deciding: Table::new(&head) }
     }
@@ -398,40 +538,55 @@ impl Curves {
     fn add(&mut self, step: u32, comparison: &Comparison) {
         let row = |of: &dyn Fn(usize) -> Figure| -> Vec<Cell> {
             let known = PAPER_POLICIES.iter().filter_map(|label| comparison.index(label));
-            std::iter::once(Cell::count(step as usize)).chain(known.map(|at| of(at).into())).collect()
+            let first = [step as usize, comparison.seeds.len()].map(Cell::count);
+            first.into_iter().chain(known.map(|at| of(at).into())).collect()
         };
-        let versus = |other| change_cell(change(comparison, None, "coshh", other));
+        let versus = |other| change_cell(change(comparison, None, "coshh", other).map(|ours| ours.figure));
         let mut completion = row(&|at| comparison.mean_over(at, None, makespan_s));
         completion.extend(["fifo", "fair"].map(versus));
         self.completion.row(completion);
         self.deciding.row(row(&|at| comparison.figure(at, deciding_s)));
     }
 
-    fn report(self, out: &mut Reproduction, title: &str, [completion, deciding]: FigureNumbers) {
-        let of = format!("{title}: mean completion, s (figure {completion})");
-        out.part(of, self.completion, String::new());
+    /// Adds the tables and their charts. `printed` are scheduling times under COSHH that the paper
+    /// prints.
+    fn report(
+        self,
+        out: &mut Reproduction,
+        title: &str,
+        [completion, deciding]: FigureNumbers,
+        printed: &[(&str, f64)],
+    ) {
+        let chart = bars(&self.completion, &PAPER_POLICIES, "mean completion, s", None);
+        out.part(format!("{title}: mean completion, s (figure {completion})"), self.completion, chart);
+        let paper = Some(("the paper, coshh", printed)).filter(|_| !printed.is_empty());
+        let chart = bars(&self.deciding, &PAPER_POLICIES, "scheduling time, wall-clock s", paper);
         let of = format!("{title}: scheduling time, wall-clock s (figure {deciding})");
-        out.part(of, self.deciding, String::new());
+        out.part(of, self.deciding, chart);
     }
 }
 
-/// Adds the statements of section 6.2.1 about COSHH and the other policies for a number of jobs.
+/// Adds what section 6.2.1 says about a number of jobs: COSHH compared with the other policies, and
+/// Fair compared with FIFO.
 fn state(
     out: &mut Reproduction,
     comparison: &Comparison,
-    what: &str,
+    jobs: u32,
     paper_figures: &PaperFigures,
-    sign: Sign,
+    (coshh, fair): (Option<Sign>, Option<Sign>),
 ) {
-    for other in ["fifo", "fair"] {
-        let ours = difference(comparison, None, ("coshh", other), makespan_s);
-        let what = format!("{}, {what}: coshh minus {other}", paper_figures.name);
+    let others = [("coshh", "fifo", coshh), ("coshh", "fair", coshh), ("fair", "fifo", fair)];
+    for (one, other, sign) in others {
+        let Some(sign) = sign else { continue };
+        let ours = difference(comparison, None, (one, other), makespan_s);
+        let what = format!("{}, {jobs} jobs: {one} minus {other}", paper_figures.name);
         out.claim(what, Number::Statement(sign), ours).of(&format!("figure {}", paper_figures.by_jobs[0]));
     }
 }
 
 /// Varies the number of jobs from 5 to 100. `hundred` is the run with 100 jobs, which is already
-/// done.
+/// done. The paper: below about 30 jobs COSHH has the longest completion, and beyond the shortest; Fair
+/// is first better than FIFO in an overloaded system, and then worse.
 fn vary_job_count(
     out: &mut Reproduction,
     paper_figures: &PaperFigures,
@@ -439,19 +594,34 @@ fn vary_job_count(
     lab: &Lab<'_>,
 ) -> Result<(), ExperimentError> {
     let mut curves = Curves::new("jobs");
-    for jobs in [5, 20, 40, 70] {
+    let seeds_max = paper_figures.curve_seeds_max();
+    let deciding = format!("figure {}", paper_figures.by_jobs[1]);
+    let mut claims = Vec::new();
+    for (jobs, coshh, fair) in [
+        (5, Some(Sign::More), None),
+        (20, Some(Sign::More), None),
+        (30, None, Some(Sign::Less)),
+        (50, Some(Sign::Less), None),
+    ] {
         let what = format!("{jobs} jobs");
-        let all = Assumptions::of(clusters::coshh(6));
+        let all = Assumptions { seeds_max, ..Assumptions::of(clusters::coshh(6)) };
         let variants = paper_figures.paper_variants(&all, false);
         let comparison = paper_figures.run(lab, &what, (&all, jobs), (variants, false))?;
         curves.add(jobs, &comparison);
+        state(out, &comparison, jobs, paper_figures, (coshh, fair));
         if jobs == 5 {
-            state(out, &comparison, "5 jobs", paper_figures, Sign::More);
+            claims
+                .extend(PAPER_POLICIES.map(|label| (label, longer_scheduling(hundred, &comparison, label))));
         }
     }
-    state(out, hundred, "100 jobs", paper_figures, Sign::Less);
+    state(out, hundred, 100, paper_figures, (Some(Sign::Less), Some(Sign::More)));
+    for (label, ours) in claims {
+        let what = format!("{}: scheduling time of {label}, 100 jobs minus 5 jobs", paper_figures.name);
+        out.claim(what, Number::Statement(Sign::More), ours).of(&deciding);
+    }
     curves.add(100, hundred);
-    curves.report(out, &format!("{}, by the number of jobs", paper_figures.name), paper_figures.by_jobs);
+    let title = format!("{}, by the number of jobs", paper_figures.name);
+    curves.report(out, &title, paper_figures.by_jobs, &[]);
     Ok(())
 }
 
@@ -462,33 +632,43 @@ fn vary_resource_count(
     lab: &Lab<'_>,
 ) -> Result<(), ExperimentError> {
     let mut curves = Curves::new("resources");
-    let mut means: Vec<Vec<Option<f64>>> = Vec::new();
+    let name = paper_figures.name;
     let [completion, deciding] = paper_figures.by_resources.map(|number| format!("figure {number}"));
+    let mut runs = Vec::new();
     for (resources, paper_s) in [(6, Some(60.0)), (57, None), (102, Some(180.0))] {
         let what = format!("{resources} resources");
-        let all = Assumptions::of(clusters::coshh_growing(resources));
+        let seeds_max = VARIED_SEEDS_MAX;
+        let all = Assumptions { seeds_max, ..Assumptions::of(clusters::coshh_growing(resources)) };
         let variants = paper_figures.paper_variants(&all, false);
         let comparison = paper_figures.run(lab, &what, (&all, 100), (variants, false))?;
         curves.add(resources, &comparison);
-        means.extend(comparison.index("coshh").map(|at| comparison.means(at, None, makespan_s)));
         if let Some(paper_s) = paper_s {
-            let ours = comparison.index("coshh").map(|at| comparison.figure(at, deciding_s));
-            let what = format!("{}, {resources} resources: coshh decides (60 to 180 s)", paper_figures.name);
+            let ours = per_run(&comparison, "coshh", scheduling_s);
+            let what = format!("{name}, {resources} resources: coshh decides (60 to 180 s)");
             out.claim(what, Number::Seconds(paper_s), ours).of(&deciding);
         }
+        runs.push(comparison);
     }
     // The paper: shorter up to about 57 resources, then slightly longer.
     for (one, other, sign, what) in [(1, 0, Sign::Less, "57 minus 6"), (2, 1, Sign::More, "102 minus 57")] {
-        let pairs = means[one].iter().zip(&means[other]).filter_map(|(one, other)| one.zip(*other));
-        let ours = Figure::of(&pairs.map(|(one, other)| one - other).collect::<Vec<_>>());
-        let what = format!("{}: completion under coshh, {what} resources", paper_figures.name);
-        out.claim(what, Number::Statement(sign), Some(ours)).of(&completion);
+        for label in PAPER_POLICIES {
+            let means = |at: usize| {
+                let run: &Comparison = &runs[at];
+                run.index(label).map_or_else(Vec::new, |at| run.means(at, None, makespan_s))
+            };
+            let pairs = means(one).into_iter().zip(means(other));
+            let ours = Ours::of(pairs.map(|(one, other)| Some(one? - other?)).collect());
+            let what = format!("{name}: completion under {label}, {what} resources");
+            out.claim(what, Number::Statement(sign), Some(ours)).of(&completion);
+        }
     }
-    curves.report(
-        out,
-        &format!("{}, by the number of resources (table 10)", paper_figures.name),
-        paper_figures.by_resources,
-    );
+    for label in ["fair", "coshh"] {
+        let what = format!("{name}: scheduling time of {label}, 102 minus 6 resources");
+        let ours = longer_scheduling(&runs[2], &runs[0], label);
+        out.claim(what, Number::Statement(Sign::More), ours).of(&deciding);
+    }
+    let title = format!("{name}, by the number of resources (table 10)");
+    curves.report(out, &title, paper_figures.by_resources, &[("6", 60.0), ("102", 180.0)]);
     Ok(())
 }
 
@@ -498,59 +678,86 @@ fn vary_prediction_error(
     paper_figures: &PaperFigures,
     lab: &Lab<'_>,
 ) -> Result<(), ExperimentError> {
+    let name = paper_figures.name;
     let share_params = clusters::share_params(&coshh::min_shares(paper_figures.classes, false));
-    let all = Assumptions::of(clusters::coshh(6));
+    let seeds_max = paper_figures.curve_seeds_max();
+    let all = Assumptions { seeds_max, ..Assumptions::of(clusters::coshh(6)) };
     let off = |error: &str| {
         let variant = Variant::tuned(error, "coshh", &[("error", error)]).with_params(&share_params);
         paper_figures.with_given_durations(variant, &all.setup)
     };
-    let variants = ["0", "0.1", "0.2", "0.4"].map(off).to_vec();
+    let mut variants = paper_figures.paper_variants(&all, false);
+    variants.retain(|variant| variant.label != "coshh");
+    variants.extend(["0", "0.1", "0.2", "0.4"].map(off));
     let what = "prediction errors";
     let comparison = paper_figures.run(lab, what, (&all, 100), (variants, false))?;
-    let mut table = Table::new(&["error up to", "mean completion, s", "against none", "deciding, real s"]);
+    let none = comparison.index("0").unwrap_or_default();
+    let head =
+        ["policy, or coshh with an error up to", "mean completion, s", "against none", "deciding, real s"];
+    let mut table = Table::new(&head);
     for (at, variant) in comparison.variants.iter().enumerate() {
         table.row(vec![
             variant.label.as_str().into(),
             comparison.mean_over(at, None, makespan_s).into(),
-            change_cell(comparison.change(None, at, 0).filter(|_| at > 0)),
+            change_cell(comparison.change(None, at, none).filter(|_| at != none)),
             comparison.figure(at, deciding_s).into(),
         ]);
     }
-    let [completion, deciding] = paper_figures.by_error;
+    let [completion, deciding] = paper_figures.by_error.map(|number| format!("figure {number}"));
     let ours = change(&comparison, None, "0.4", "0");
-    let claim = format!("{}: errors up to 40% against none", paper_figures.name);
-    out.claim(claim, Number::Change(0.0), ours).of(&format!("figure {completion}"));
-    out.part(
-        format!("{}: {what} (figures {completion} and {deciding})", paper_figures.name),
-        table,
-        String::new(),
-    );
+    out.claim(format!("{name}: errors up to 40% against none"), Number::Change(0.0), ours).of(&completion);
+    for other in ["fifo", "fair"] {
+        let ours = difference(&comparison, None, ("0.4", other), makespan_s);
+        let what = format!("{name}: completion with errors up to 40% minus that under {other}");
+        out.claim(what, Number::Statement(Sign::Less), ours).of(&completion);
+    }
+    // "The error level can cause a slight increase in scheduling time".
+    let ours = run_difference(&comparison, ("0.4", "0"), scheduling_s);
+    let claim = format!("{name}: scheduling time with errors up to 40% minus that without");
+    out.claim(claim, Number::Statement(Sign::NotLess), ours).of(&deciding);
+    let charts = bars(&table, &["mean completion, s"], "mean completion, s", None)
+        + &bars(&table, &["deciding, real s"], "scheduling time, wall-clock s", None);
+    let [first, second] = paper_figures.by_error;
+    out.part(format!("{name}: {what} (figures {first} and {second})"), table, charts);
     Ok(())
 }
 
-/// An assumption and how it is varied.
-type Variation = (&'static str, fn(&mut Assumptions));
+/// The jobs and the machines for which an assumption is varied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    Facebook,
+    Yahoo,
+    FourMachines,
+}
+
+use Scope::{Facebook as F, FourMachines as M, Yahoo as Y};
+
+/// An assumption, the jobs and machines for which it is varied, and how.
+type Variation = (&'static str, &'static [Scope], fn(&mut Assumptions));
 
 /// One assumption is varied in each, except where two are named.
-const VARIATIONS: [Variation; 12] = [
-    ("as assumed", |_| {}),
-    ("task times: slow resources a tenth as fast, not a hundredth", |all| {
+const VARIATIONS: [Variation; 15] = [
+    ("as assumed", &[F, Y, M], |_| {}),
+    ("task times: slow resources a tenth as fast, not a hundredth", &[F, Y], |all| {
         all.slow_machines(|machine| machine.speed = 0.1);
     }),
-    ("task times: slow resources a thousandth as fast", |all| {
-        all.slow_machines(|machine| machine.speed = 0.001);
-    }),
-    ("gap: 30 s", |all| all.gap_s = 30.0),
-    ("gap: 120 s", |all| all.gap_s = 120.0),
-    ("slow start: after all maps", |all| all.slow_start = Some(1.0)),
-    ("heartbeats: work only with one, every 60 s", |all| all.setup.set_heartbeat_only()),
-    ("Fair waits 15 s for locality", |all| {
+    ("gap: half", &[F, Y, M], |all| all.gap_s /= 2.0),
+    ("gap: double", &[F, Y, M], |all| all.gap_s *= 2.0),
+    ("slots: half", &[F, Y, M], |all| all.slots(|slots| slots.div_ceil(2))),
+    ("slots: double", &[F, M], |all| all.slots(|slots| 2 * slots)),
+    ("tasks: twice as many, gap double", &[F, Y], |all| all.resize(2.0)),
+    ("tasks: half as many, gap half", &[F, Y], |all| all.resize(0.5)),
+    ("slow start: after all maps", &[F, Y], |all| all.slow_start = Some(1.0)),
+    ("heartbeats: work only with one, every 60 s", &[F], |all| all.setup.set_heartbeat_only()),
+    ("Fair waits 15 s for locality", &[F, Y], |all| {
         all.fair = vec![NAIVE_FAIR[0], NAIVE_FAIR[1], ("node_wait", "15s"), ("rack_wait", "15s")];
     }),
-    ("Fair preempts for minimum shares after 60 s", |all| all.fair[0] = ("min_share_timeout", "60s")),
-    ("durations learned", |all| all.learns = true),
-    ("network: 0.5 MB/s at slow storage", |all| slow_links(all)),
-    ("network: 0.5 MB/s at slow storage, durations learned", |all| {
+    ("Fair preempts for minimum shares after 60 s", &[F, Y, M], |all| {
+        all.fair[0] = ("min_share_timeout", "60s");
+    }),
+    ("durations learned", &[F, Y], |all| all.learns = true),
+    ("network: 0.5 MB/s at slow storage", &[F], slow_links),
+    ("network: 0.5 MB/s at slow storage, durations learned", &[F], |all| {
         slow_links(all);
         all.learns = true;
     }),
@@ -566,38 +773,53 @@ fn slow_links(all: &mut Assumptions) {
     }
 }
 
-/// Shows how the numbers of the paper for Facebook's jobs depend on what it does not print.
-fn vary_assumptions(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
-    let [_, facebook] = &PAPER_FIGURES;
-    let (mut rows, mut times) = (Vec::new(), Table::new(&["assumption", "fifo", "fair", "coshh"]));
-    for (label, vary) in VARIATIONS {
-        let mut all =
-            Assumptions { seeds_max: lab.sensitivity_seeds(), ..Assumptions::of(clusters::coshh(6)) };
-        vary(&mut all);
-        let variants = facebook.paper_variants(&all, false);
-        let comparison = facebook.run(lab, label, (&all, 100), (variants, false))?;
-        let local = comparison.index("fair").map(|at| comparison.figure_of(at, locality));
-        rows.push((
-            label.to_owned(),
-            vec![
-                change(&comparison, None, "coshh", "fifo"),
-                change(&comparison, None, "coshh", "fair"),
-                difference(&comparison, None, ("fair", "fifo"), makespan_s),
-                local,
-            ],
-        ));
-        let figures = PAPER_POLICIES.iter().filter_map(|label| comparison.index(label));
-        let figures = figures.map(|at| Cell::from(comparison.mean_over(at, None, makespan_s)));
-        times.row(std::iter::once(Cell::from(label)).chain(figures).collect());
+/// Shows how the numbers of the paper depend on what it does not print.
+fn vary_assumptions(out: &mut Reproduction, lab: &Lab<'_>, scope: Scope) -> Result<(), ExperimentError> {
+    let [yahoo, facebook] = &PAPER_FIGURES;
+    let (paper_figures, title) = match scope {
+        Scope::Facebook => (facebook, "Facebook"),
+        Scope::Yahoo => (yahoo, "Yahoo! with a quarter of the tasks"),
+        Scope::FourMachines => (facebook, "four machines"),
+    };
+    // Minimum shares, and identical users for the jobs of Facebook, whose runs are short.
+    let mut settings = vec![(false, "", paper_figures.numbers(), Vec::new())];
+    match scope {
+        Scope::Facebook => {
+            settings.push((true, ", identical users", facebook.identical_numbers(), Vec::new()))
+        }
+        Scope::FourMachines => settings[0].2 = four_machines_numbers(false),
+        Scope::Yahoo => {}
     }
-    let numbers = [
-        ("coshh against fifo", Number::Change(facebook.changes[0])),
-        ("coshh against fair", Number::Change(facebook.changes[1])),
-        ("fair minus fifo", Number::Statement(Sign::More)),
-        ("locality under fair", Number::Part(facebook.metrics[2][1])),
-    ];
-    out.sensitivity("Sensitivity, Facebook", &numbers, &rows);
-    out.part("Completion under varied assumptions, Facebook, s", times, String::new());
+    let mut times = Table::new(&["assumption", "fifo", "fair", "coshh"]);
+    for (label, scopes, vary) in VARIATIONS {
+        if !scopes.contains(&scope) {
+            continue;
+        }
+        let seeds_max = VARIED_SEEDS_MAX;
+        let mut all = match scope {
+            Scope::FourMachines => four_machines(seeds_max),
+            _ => Assumptions { seeds_max, ..Assumptions::of(clusters::coshh(6)) },
+        };
+        if scope == Scope::Yahoo {
+            all.resize(LONG_REDUCTION);
+        }
+        vary(&mut all);
+        for (identical, users, numbers, rows) in &mut settings {
+            let variants = paper_figures.paper_variants(&all, *identical);
+            let what = format!("varied, {title}{users}: {label}");
+            let comparison = paper_figures.run(lab, &what, (&all, 100), (variants, *identical))?;
+            rows.push((label.to_owned(), ours_of(numbers, &comparison)));
+            if !*identical {
+                let figures = PAPER_POLICIES.iter().filter_map(|label| comparison.index(label));
+                let figures = figures.map(|at| Cell::from(comparison.mean_over(at, None, makespan_s)));
+                times.row(std::iter::once(Cell::from(label)).chain(figures).collect());
+            }
+        }
+    }
+    for (_, users, numbers, rows) in &settings {
+        out.sensitivity(&format!("Sensitivity, {title}{users}"), &columns(numbers), rows);
+    }
+    out.part(format!("Completion under varied assumptions, {title}, s"), times, String::new());
     Ok(())
 }
 
@@ -605,7 +827,7 @@ const FOUR_MACHINES: &str = "Four machines, minimum shares";
 const FOUR_MACHINES_IDENTICAL: &str = "Four machines, identical users";
 
 /// Adds every figure and table of the paper to the inventory.
-fn take_inventory(out: &mut Reproduction) {
+pub(super) fn take_inventory(out: &mut Reproduction) {
     let diagram = "it is a diagram of the scheduler and shows no measurement";
     let example = "it illustrates the method with jobs whose sizes are not printed";
     out.not_reproduced("figure 1", "the parts of COSHH", diagram);
@@ -709,15 +931,21 @@ const FIGURES: [&str; 20] = [
 ];
 
 pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> {
+    let [yahoo, facebook] = &PAPER_FIGURES;
+    let varied = lab.seeds.min(VARIED_SEEDS_MAX);
     let setting = format!(
         "Six resources (table 3) with 31 map and 23 reduce slots; 100 jobs in the proportions of table 4, users of \
          table 5, 128 MB blocks, 3 replicas. A job has one task of 20, each of the size that the table gives. Poisson \
          arrivals with a mean gap of 60 s, which the paper does not give. The label coshh has given durations of tasks, as \
-         in the paper. \
-         Deciding is the time of the policy's decisions on this machine, without classes and linear programs, \
-         which are computed separately. The jobs of Yahoo! have {} seeds, those of Facebook {}.",
-        lab.seeds_of_long_runs(),
-        lab.seeds
+         in the paper. Deciding is the time of the policy's decisions on this machine, with its classifications and \
+         linear programs. The jobs of Yahoo! have {} seeds, those of Facebook {}; numbers of jobs, wrong predictions \
+         and rules that are not in the paper {} and {}; numbers of resources and each row of the tables of \
+         sensitivity {varied}; the four machines {}.",
+        yahoo.seeds(lab),
+        facebook.seeds(lab),
+        yahoo.seeds(lab).min(yahoo.curve_seeds_max()),
+        facebook.seeds(lab).min(facebook.curve_seeds_max()),
+        facebook.seeds(lab).min(FOUR_SEEDS_MAX),
     );
     let mut out = Reproduction::new("COSHH at the paper's size", &setting);
     take_inventory(&mut out);
@@ -725,17 +953,20 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
     for paper_figures in &PAPER_FIGURES {
         shares.push(with_shares(&mut out, paper_figures, lab)?);
     }
-    for paper_figures in &PAPER_FIGURES {
-        with_identical_users(&mut out, paper_figures, lab)?;
+    for (paper_figures, shares) in PAPER_FIGURES.iter().zip(&shares) {
+        with_identical_users(&mut out, paper_figures, shares, lab)?;
     }
     for (paper_figures, shares) in PAPER_FIGURES.iter().zip(&shares) {
+        vary_rules(&mut out, paper_figures, lab)?;
         vary_prediction_error(&mut out, paper_figures, lab)?;
         vary_job_count(&mut out, paper_figures, shares, lab)?;
         vary_resource_count(&mut out, paper_figures, lab)?;
     }
     repeat_real_cluster(&mut out, lab)?;
     if lab.is_complete {
-        vary_assumptions(&mut out, lab)?;
+        for scope in [Scope::Facebook, Scope::Yahoo, Scope::FourMachines] {
+            vary_assumptions(&mut out, lab, scope)?;
+        }
     }
     Ok(out)
 }
@@ -773,7 +1004,7 @@ mod tests {
         let mut curves = Curves::new("jobs");
         curves.add(5, &comparison);
         let mut out = Reproduction::new("", "");
-        curves.report(&mut out, "Facebook", facebook.by_jobs);
+        curves.report(&mut out, "Facebook", facebook.by_jobs, &[]);
         let json = out.json();
         let [completion, deciding] = [0, 1].map(|at| &json["tables"][at]);
         assert_eq!(completion["title"], "Facebook: mean completion, s (figure 14)");
@@ -789,12 +1020,38 @@ mod tests {
         let of = |vary: fn(&mut Assumptions)| {
             let mut all = Assumptions::of(clusters::coshh(6));
             vary(&mut all);
-            (all.setup, all.gap_s.to_bits(), all.slow_start, all.fair, all.learns)
+            (all.setup, [all.gap_s, all.tasks].map(f64::to_bits), all.slow_start, all.fair, all.learns)
         };
         let base = of(|_| {});
-        for (label, vary) in &VARIATIONS[1..] {
+        for (label, _, vary) in &VARIATIONS[1..] {
             assert_ne!(of(*vary), base, "{label} varies nothing");
         }
+    }
+
+    /// The statements about the four machines have a claim, and our limits of `competitive`.
+    #[test]
+    fn statements_about_four_machines_are_claims() {
+        let profiles = profile::built_in();
+        let lab = Lab::new(&profiles, 2, false, &|_, _| {});
+        let [_, facebook] = &PAPER_FIGURES;
+        let all = four_machines(FOUR_SEEDS_MAX);
+        let variants = facebook.paper_variants(&all, true);
+        let comparison = facebook.run(&lab, "5 jobs", (&all, 5), (variants, true)).expect("it runs");
+        let mut out = Reproduction::new("", "");
+        out.claim_all(&four_machines_numbers(true), &comparison);
+        let json = out.json();
+        let claims = json["claims"].as_array().expect("claims");
+        for figure in ["figure 25", "figure 26", "figure 27", "figure 28"] {
+            assert!(claims.iter().any(|claim| claim["source"] == figure), "{figure}");
+        }
+        let short = claims
+            .iter()
+            .find(|claim| claim["what"] == "identical users: scheduling time of coshh minus 25 s");
+        let short = short.expect("a claim");
+        assert_eq!(
+            (&short["verdict"], short["by_seed"].as_array().map(Vec::len)),
+            (&"agrees".into(), Some(2))
+        );
     }
 
     /// Tasks on slow resources take hours. They must not be considered stuck because of that.

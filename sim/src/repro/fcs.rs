@@ -1,12 +1,13 @@
 //! The FCS paper: 171 jobs of ten sizes on 45 workers, map-heavy and reduce-heavy; pausing compared
 //! with killing; delays; scale (sections 2 and 5, tables 1 to 4, figures 1, 3 and 6 to 15).
 
-use super::{Lab, Number, Reproduction, Sign, change, difference, hsrtf::plain_fair};
+use super::{
+    Lab, Number, Ours, PaperNumber, Reproduction, Sign, bars, change, columns, difference, hsrtf::plain_fair,
+    mean_of, ours_of, per_run, resize,
+};
 use crate::{
     Outcome, Setup, Workload, clusters,
-    experiment::{
-        Comparison, Experiment, ExperimentError, Figure, TimesAlone, Variant, makespan_s, reduce_wait_s,
-    },
+    experiment::{Comparison, Experiment, ExperimentError, TimesAlone, Variant, makespan_s, reduce_wait_s},
     profile::{Profile, Profiles},
     report::{Cell, Table, by_group, change_cell, charts, slowdowns, summary},
     workload::{
@@ -38,9 +39,16 @@ const LITERAL: &str = "fcs, literal";
 /// Number of jobs with which the assumptions about `GridMix` are varied.
 const MIX_JOBS: u32 = 180;
 
+/// Maximum number of seeds of the heavy workloads. A run takes a quarter of a minute of CPU time.
+const HEAVY_SEEDS_MAX: u64 = 10;
+
+/// Maximum number of seeds of each row of the tables of sensitivity.
+const VARIED_SEEDS_MAX: u64 = 5;
+
 /// The assumptions about the heavy workloads are varied with jobs and a cluster of this part of
-/// their size: a run then takes a few seconds.
-const REDUCTION: u32 = 5;
+/// their size, and with this number of jobs: the policies together then take ten seconds.
+const REDUCTION: u32 = 9;
+const REDUCED_JOBS: u32 = 86;
 
 /// Mean seconds between the jobs of tables 1 and 3.
 const GAP_S: f64 = 30.0;
@@ -61,10 +69,14 @@ struct Heavy {
     figures: [&'static str; 3],
     /// What the paper says about the change of the worst slowdown from Fair to FCS.
     slowdown: (Fairness, f64),
+    /// What else the paper says.
+    other_numbers: fn() -> Vec<PaperNumber>,
+    /// The worst slowdowns that the paper prints under Fair, by group.
+    printed_slowdowns: &'static [(&'static str, f64)],
 }
 
 /// Over which groups of jobs the worst slowdowns are compared.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 enum Fairness {
     /// The group that gains most.
     Best,
@@ -79,6 +91,8 @@ const MAP_HEAVY: Heavy = Heavy {
     against_fair: -0.31,
     figures: ["figure 8", "figure 9", "figure 11"],
     slowdown: (Fairness::Best, -0.667),
+    other_numbers: map_heavy_numbers,
+    printed_slowdowns: &[("3", 16.0)],
 };
 
 const REDUCE_HEAVY: Heavy = Heavy {
@@ -88,6 +102,8 @@ const REDUCE_HEAVY: Heavy = Heavy {
     against_fair: -0.28,
     figures: ["figure 12", "figure 13", "figure 14"],
     slowdown: (Fairness::Mean, -0.352),
+    other_numbers: reduce_heavy_numbers,
+    printed_slowdowns: &[],
 };
 
 /// What the experiments assume.
@@ -98,6 +114,10 @@ struct Assumptions {
     gaps: f64,
     /// Number of nodes for `GridMix` jobs.
     mix_nodes: usize,
+    /// Factor of the numbers of tasks of `GridMix` jobs.
+    mix_size: f64,
+    /// Factor of the number of nodes for the heavy workloads.
+    heavy_nodes: f64,
     /// Fraction of the maps that must be done before reduces start.
     slow_start: Option<f64>,
 }
@@ -105,11 +125,26 @@ struct Assumptions {
 impl Assumptions {
     fn of(lab: &Lab<'_>) -> Self {
         let (setup, profiles) = (clusters::fcs(), lab.profiles.clone());
-        Self { setup, profiles, gaps: 1.0, mix_nodes: MIX_NODES, slow_start: None }
+        let (mix_nodes, mix_size, heavy_nodes) = (MIX_NODES, 1.0, 1.0);
+        Self { setup, profiles, gaps: 1.0, mix_nodes, mix_size, heavy_nodes, slow_start: None }
     }
 
     fn profile(&mut self, change: impl Fn(&mut Profile)) {
         self.profiles.values_mut().for_each(change);
+    }
+
+    /// Sets the map output of the reduce-heavy programs over the whole range of section 5.4, 1:1 to
+    /// 3:1. The paper does not say which program has which.
+    fn set_map_output(&mut self) {
+        let map_out = [
+            ("fcs-terasort", 1.0),
+            ("fcs-rankinvertedidx", 2.0),
+            ("fcs-selfjoin", 2.0),
+            ("fcs-sequencecount", 3.0),
+        ];
+        for (program, map_out) in map_out {
+            self.profiles.entry(program.to_owned()).and_modify(|profile| profile.map_out = map_out);
+        }
     }
 
     /// Runs jobs on the first `nodes` nodes.
@@ -153,7 +188,7 @@ impl Assumptions {
         variants: Vec<Variant>,
     ) -> Result<Comparison, ExperimentError> {
         let jobs = |all: &Self, seed| papers::fcs(&all.profiles, kinds, all.gaps * GAP_S, 171, seed);
-        self.run(lab, title, (usize::MAX, lab.seeds_of_long_runs(), true), variants, &jobs)
+        self.run(lab, title, (usize::MAX, heavy_seeds(lab), true), variants, &jobs)
     }
 
     /// Runs jobs of a table of the paper, and a cluster, of a part of their size.
@@ -171,11 +206,12 @@ impl Assumptions {
                 ..*kind
             })
             .collect();
-        let jobs = move |all: &Self, seed| papers::fcs(&all.profiles, &reduced, all.gaps * GAP_S, 171, seed);
-        let nodes = self.setup.machines.len() / REDUCTION as usize;
-        let variants = vec![Variant::plain("fcs"), plain_fair()];
-        let seeds = lab.sensitivity_seeds().min(lab.seeds_of_long_runs());
-        self.run(lab, title, (nodes, seeds, false), variants, &jobs)
+        let jobs = move |all: &Self, seed| {
+            papers::fcs(&all.profiles, &reduced, all.gaps * GAP_S, REDUCED_JOBS, seed)
+        };
+        let nodes = self.heavy_nodes * self.setup.machines.len() as f64 / f64::from(REDUCTION);
+        let seeds = lab.sensitivity_seeds().min(VARIED_SEEDS_MAX);
+        self.run(lab, title, (nodes.round() as usize, seeds, true), heavy_variants(), &jobs)
     }
 
     /// Runs jobs like those of `GridMix`.
@@ -187,10 +223,23 @@ impl Assumptions {
         variants: Vec<Variant>,
     ) -> Result<Comparison, ExperimentError> {
         let jobs = |all: &Self, seed| {
-            synthetic::gridmix(&all.profiles, Arrivals::Poisson, count, all.gaps * MIX_GAP_S, seed)
+            let gap_s = all.gaps * MIX_GAP_S;
+            let mut workload = synthetic::gridmix(&all.profiles, Arrivals::Poisson, count, gap_s, seed);
+            workload.jobs.iter_mut().for_each(|job| resize(job, all.mix_size));
+            workload
         };
         self.run(lab, &format!("{what}, {count} jobs"), (self.mix_nodes, seeds, false), variants, &jobs)
     }
+}
+
+/// Returns the number of seeds of the heavy workloads.
+fn heavy_seeds(lab: &Lab<'_>) -> u64 {
+    lab.seeds_of_long_runs().min(HEAVY_SEEDS_MAX)
+}
+
+/// Returns the policies for the heavy workloads.
+fn heavy_variants() -> Vec<Variant> {
+    vec![Variant::plain("fcs"), plain_fair(), Variant::plain("capacity"), literal(LITERAL, &[])]
 }
 
 /// Returns FCS that kills reduces instead of pausing them.
@@ -212,160 +261,205 @@ fn preemptions(job: &JobFigures) -> f64 {
     f64::from(job.preemption.preemptions())
 }
 
-fn seconds(comparison: &Comparison, label: &str) -> Option<Figure> {
-    comparison.index(label).map(|at| comparison.mean_over(at, None, makespan_s))
-}
-
 /// Our rules and those of the paper: the suffix in claims, and the label of the policy.
 const RULES: [(&str, &str); 2] = [("", "fcs"), (" (literal)", LITERAL)];
 
 /// Returns the relative change of the mean of `of` over a group from Fair to FCS, paired by seed.
 /// `None` if jobs are left out, or if the mean under Fair is 0 with some seed.
-fn change_of(comparison: &Comparison, group: &str, of: fn(&JobFigures) -> Option<f64>) -> Option<Figure> {
+fn change_of(comparison: &Comparison, group: &str, of: fn(&JobFigures) -> Option<f64>) -> Option<Ours> {
     let (fcs, fair) = (comparison.index("fcs")?, comparison.index("fair")?);
     let means = |at: usize| comparison.means(at, Some(group), of).into_iter();
     let change =
         |(fcs, fair): (Option<f64>, Option<f64>)| Some(fcs? / fair.filter(|fair| *fair > 0.0)? - 1.0);
-    let changes: Option<Vec<f64>> = means(fcs).zip(means(fair)).map(change).collect();
-    changes.filter(|_| comparison.left_out(Some(group), fcs, fair) == 0).map(|changes| Figure::of(&changes))
+    let changes: Vec<Option<f64>> = means(fcs).zip(means(fair)).map(change).collect();
+    let is_complete = changes.iter().all(Option::is_some);
+    Some(Ours::of(changes)).filter(|_| is_complete && comparison.left_out(Some(group), fcs, fair) == 0)
 }
 
-/// Runs the jobs of a table of the paper, and compares what both workloads have.
+/// Returns the worst slowdown of a group (of all jobs if `None`) under a policy.
+fn worst_slowdown(comparison: &Comparison, label: &str, group: Option<&str>) -> Option<Ours> {
+    let at = comparison.index(label)?;
+    let figure = comparison.worst_slowdown(at, group);
+    Some(Ours { figure, by_seed: comparison.worst_slowdowns(at, group) })
+}
+
+/// Runs the jobs of a table of the paper, and compares them with all that the paper says.
 fn repeat_heavy(out: &mut Reproduction, lab: &Lab<'_>, heavy: &Heavy) -> Result<Comparison, ExperimentError> {
-    let Heavy { title, kinds, means: (table, means), against_fair, figures, slowdown: (fairness, slowdown) } =
-        heavy;
-    let variants =
-        vec![Variant::plain("fcs"), plain_fair(), Variant::plain("capacity"), literal(LITERAL, &[])];
-    let comparison = Assumptions::of(lab).run_heavy(lab, title, kinds, variants)?;
-    out.part(*title, summary(&comparison), charts(&comparison));
-    let by = |of: fn(&JobFigures) -> Option<f64>| by_group(&comparison, of);
-    out.part(format!("{title}: execution by group, s"), by(makespan_s), String::new());
-    out.part(format!("{title}: wait of reduces by group, s"), by(reduce_wait_s), String::new());
-    out.part(format!("{title}: worst slowdown by group"), slowdowns(&comparison), String::new());
-    out.part(
-        format!("{title}: preemptions of a job, by group"),
-        by(|job| Some(preemptions(job))),
-        String::new(),
-    );
-    for (rules, label) in RULES {
-        let ours = change(&comparison, None, label, "fair");
-        let what = format!("{title}: FCS{rules} against Fair");
-        out.claim(what, Number::Change(*against_fair), ours).of(table);
-    }
-    for (label, paper) in [("fcs", means[0]), (LITERAL, means[0]), ("fair", means[1]), ("capacity", means[2])]
-    {
-        let ours = seconds(&comparison, label);
-        out.claim(format!("{title}: mean under {label}"), Number::Seconds(paper), ours).of(table);
-    }
-    let what = match fairness {
-        Fairness::Best => "best group",
-        Fairness::Mean => "mean over groups",
+    let title = heavy.title;
+    let comparison = Assumptions::of(lab).run_heavy(lab, title, heavy.kinds, heavy_variants())?;
+    out.part(title, summary(&comparison), charts(&comparison));
+    let mut by = |what: &str, y_label: &str, of: fn(&JobFigures) -> Option<f64>| {
+        let table = by_group(&comparison, of);
+        let chart = bars(&table, &[], y_label, None);
+        out.part(format!("{title}: {what}"), table, chart);
     };
-    for (rules, label) in RULES {
-        let ours = fairness.change(&comparison, label);
-        let what = format!("{title}: worst slowdown, {what}, FCS{rules} against Fair");
-        out.claim(what, Number::Change(*slowdown), ours).of(figures[2]);
-    }
+    by("execution by group, s", "execution, s", makespan_s);
+    by("wait of reduces by group, s", "wait of reduces, s", reduce_wait_s);
+    by("preemptions of a job, by group", "preemptions of a job", |job| Some(preemptions(job)));
+    let table = slowdowns(&comparison);
+    let printed = heavy.printed_slowdowns;
+    let paper = Some(("the paper, fair", printed)).filter(|_| !printed.is_empty());
+    let chart = bars(&table, &[], "worst slowdown", paper);
+    out.part(format!("{title}: worst slowdown by group"), table, chart);
+    out.claim_all(&heavy.numbers(), &comparison);
     Ok(comparison)
 }
 
-/// Adds statements about the difference between FCS and Fair in each of these groups.
-fn state(
-    out: &mut Reproduction,
-    comparison: &Comparison,
-    (source, what): (&str, &str),
-    groups: std::ops::RangeInclusive<u32>,
-    (sign, of): (Sign, fn(&JobFigures) -> Option<f64>),
-) {
-    for group in groups {
-        let ours = difference(comparison, Some(&group.to_string()), ("fcs", "fair"), of);
-        out.claim(format!("{what} of group {group}, FCS minus Fair"), Number::Statement(sign), ours)
-            .of(source);
+impl Heavy {
+    /// Returns what the paper says about the jobs.
+    fn numbers(&self) -> Vec<PaperNumber> {
+        let Heavy {
+            title, means: (table, means), against_fair, figures, slowdown: (fairness, slowdown), ..
+        } = *self;
+        let mut all = Vec::new();
+        for (rules, label) in RULES {
+            let names = (format!("{title}: FCS{rules} against Fair"), format!("FCS{rules} against Fair"));
+            let ours = move |comparison: &Comparison| change(comparison, None, label, "fair");
+            all.push(PaperNumber::new(table, names, Number::Change(against_fair), ours));
+        }
+        let labels = [("fcs", means[0]), (LITERAL, means[0]), ("fair", means[1]), ("capacity", means[2])];
+        for (label, paper) in labels {
+            let names = (format!("{title}: mean under {label}"), format!("mean under {label}"));
+            let ours = move |comparison: &Comparison| mean_of(comparison, label, None, makespan_s);
+            all.push(PaperNumber::new(table, names, Number::Seconds(paper), ours));
+        }
+        let what = match fairness {
+            Fairness::Best => "best group",
+            Fairness::Mean => "mean over groups",
+        };
+        for (rules, label) in RULES {
+            let column = format!("worst slowdown, {what}, FCS{rules} against Fair");
+            let ours = move |comparison: &Comparison| fairness.change(comparison, label);
+            let names = (format!("{title}: {column}"), column);
+            all.push(PaperNumber::new(figures[2], names, Number::Change(slowdown), ours));
+        }
+        all.extend((self.other_numbers)());
+        all
     }
 }
 
-/// Reproduces tables 1 and 2 and figures 1 and 8 to 11.
-fn repeat_map_heavy(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
-    let comparison = repeat_heavy(out, lab, &MAP_HEAVY)?;
-    let worst = comparison.index("fair").map(|at| comparison.worst_slowdown(at, None));
-    out.claim("worst slowdown of a job under Fair (the paper has other jobs)", Number::Plain(52.0), worst)
-        .of("figure 1");
-    let of = |group: &str| change(&comparison, Some(group), "fcs", "fair");
+/// Returns statements about the difference between FCS and Fair in each of these groups.
+fn of_groups(
+    source: &'static str,
+    what: &'static str,
+    groups: std::ops::RangeInclusive<u32>,
+    (sign, of): (Sign, fn(&JobFigures) -> Option<f64>),
+) -> impl Iterator<Item = PaperNumber> {
+    groups.map(move |group| {
+        let what = format!("{what} of group {group}, FCS minus Fair");
+        let ours = move |comparison: &Comparison| {
+            difference(comparison, Some(&group.to_string()), ("fcs", "fair"), of)
+        };
+        PaperNumber::new(source, (what.clone(), what), Number::Statement(sign), ours)
+    })
+}
+
+/// Returns a number about one group, whose claim and column have the same name.
+fn of_group(
+    source: &'static str,
+    what: impl Into<String>,
+    paper: Number,
+    ours: impl Fn(&Comparison) -> Option<Ours> + 'static,
+) -> PaperNumber {
+    let what = what.into();
+    PaperNumber::new(source, (what.clone(), what), paper, ours)
+}
+
+/// Returns what figures 1 and 8 to 11 show.
+fn map_heavy_numbers() -> Vec<PaperNumber> {
+    let mut all = vec![of_group(
+        "figure 1",
+        "worst slowdown of a job under Fair (the paper has other jobs)",
+        Number::Plain(52.0),
+        |comparison| worst_slowdown(comparison, "fair", None),
+    )];
     // "up to 2.4x speedup for jobs in group 2"; "only jobs in Group 9 are negatively affected, at an
     // average ratio of 0.79".
     for (group, paper) in [("2", 1.0 / 2.4 - 1.0), ("9", 1.0 / 0.79 - 1.0)] {
         let what = format!("execution of group {group}, FCS against Fair");
-        out.claim(what, Number::Change(paper), of(group)).of("figure 8");
+        let ours = move |comparison: &Comparison| change(comparison, Some(group), "fcs", "fair");
+        all.push(of_group("figure 8", what, Number::Change(paper), ours));
     }
-    state(out, &comparison, ("figure 8", "execution"), 1..=8, (Sign::Less, makespan_s));
-    let wait = change_of(&comparison, "5", reduce_wait_s);
-    out.claim("wait of group 5, FCS against Fair", Number::Change(1.0 / 32.2 - 1.0), wait).of("figure 9");
-    state(out, &comparison, ("figure 9", "wait"), 1..=8, (Sign::Less, reduce_wait_s));
-    state(out, &comparison, ("figure 9", "wait"), 9..=10, (Sign::More, reduce_wait_s));
+    all.extend(of_groups("figure 8", "execution", 1..=8, (Sign::Less, makespan_s)));
+    let paper = Number::Change(1.0 / 32.2 - 1.0);
+    all.push(of_group("figure 9", "wait of group 5, FCS against Fair", paper, |comparison| {
+        change_of(comparison, "5", reduce_wait_s)
+    }));
+    all.extend(of_groups("figure 9", "wait", 1..=8, (Sign::Less, reduce_wait_s)));
+    all.extend(of_groups("figure 9", "wait", 9..=10, (Sign::More, reduce_wait_s)));
     for group in ["1", "2", "3", "4"] {
-        let ours = comparison
-            .index("fcs")
-            .map(|at| comparison.mean_over(at, Some(group), |job| Some(preemptions(job))));
-        out.claim(format!("preemptions of a job of group {group}"), Number::Plain(0.0), ours).of("figure 10");
+        let what = format!("preemptions of a job of group {group}");
+        let ours = move |comparison: &Comparison| {
+            mean_of(comparison, "fcs", Some(group), |job| Some(preemptions(job)))
+        };
+        all.push(of_group("figure 10", what, Number::Plain(0.0), ours));
     }
-    let third = comparison.index("fair").map(|at| comparison.worst_slowdown(at, Some("3")));
-    out.claim("worst slowdown in group 3 under Fair", Number::Plain(16.0), third).of("figure 11");
-    Ok(())
+    all.push(of_group(
+        "figure 11",
+        "worst slowdown in group 3 under Fair",
+        Number::Plain(16.0),
+        |comparison| worst_slowdown(comparison, "fair", Some("3")),
+    ));
+    all
 }
 
-/// Reproduces tables 3 and 4 and figures 12 to 14.
-fn repeat_reduce_heavy(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
-    let comparison = repeat_heavy(out, lab, &REDUCE_HEAVY)?;
+/// Returns what section 7 and figures 12 and 13 show.
+fn reduce_heavy_numbers() -> Vec<PaperNumber> {
+    let mut all = Vec::new();
     // Section 7: "up to 39.7% and 88.9%", against Fair and Capacity.
     for (rules, label) in RULES {
-        let ours = change(&comparison, None, label, "capacity");
-        out.claim(format!("Reduce-heavy: FCS{rules} against Capacity"), Number::Change(-0.889), ours)
-            .of("table 4");
+        let names =
+            (format!("Reduce-heavy: FCS{rules} against Capacity"), format!("FCS{rules} against Capacity"));
+        let ours = move |comparison: &Comparison| change(comparison, None, label, "capacity");
+        all.push(PaperNumber::new("table 4", names, Number::Change(-0.889), ours));
     }
-    state(out, &comparison, ("figure 12", "execution"), 1..=10, (Sign::Less, makespan_s));
+    all.extend(of_groups("figure 12", "execution", 1..=10, (Sign::Less, makespan_s)));
     for (group, label) in [("1", "fcs"), ("1", "fair"), ("2", "fcs"), ("4", "fcs")] {
-        let ours = comparison.index(label).map(|at| comparison.mean_over(at, Some(group), reduce_wait_s));
-        out.claim(format!("wait of group {group} under {label}"), Number::Seconds(0.0), ours).of("figure 13");
+        let what = format!("wait of group {group} under {label}");
+        let ours = move |comparison: &Comparison| mean_of(comparison, label, Some(group), reduce_wait_s);
+        all.push(of_group("figure 13", what, Number::Seconds(0.0), ours));
     }
     // "ranging from 9.8x to 84.5x".
-    for group in ["5", "6", "7"] {
-        let ours = change_of(&comparison, group, reduce_wait_s);
-        let paper = Number::ChangeRange(1.0 / 84.5 - 1.0, 1.0 / 9.8 - 1.0);
-        out.claim(format!("wait of group {group}, FCS against Fair"), paper, ours).of("figure 13");
+    let range = Number::ChangeRange(1.0 / 84.5 - 1.0, 1.0 / 9.8 - 1.0);
+    let (comparable, most) = (Number::Change(0.0), Number::Change(0.15));
+    for (group, note, paper) in [
+        ("5", "", range),
+        ("6", "", range),
+        ("7", "", range),
+        ("3", " (comparable)", comparable),
+        ("8", " (comparable)", comparable),
+        ("9", " (up to)", most),
+        ("10", " (up to)", most),
+    ] {
+        let what = format!("wait of group {group}, FCS against Fair{note}");
+        let ours = move |comparison: &Comparison| change_of(comparison, group, reduce_wait_s);
+        all.push(of_group("figure 13", what, paper, ours));
     }
-    for group in ["3", "8"] {
-        let ours = change_of(&comparison, group, reduce_wait_s);
-        out.claim(format!("wait of group {group}, FCS against Fair (comparable)"), Number::Change(0.0), ours)
-            .of("figure 13");
-    }
-    for group in ["9", "10"] {
-        let ours = change_of(&comparison, group, reduce_wait_s);
-        out.claim(format!("wait of group {group}, FCS against Fair (up to)"), Number::Change(0.15), ours)
-            .of("figure 13");
-    }
-    Ok(())
+    all
 }
 
 impl Fairness {
     /// Returns the relative change of the worst slowdown from Fair to the policy with this label,
     /// paired by seed.
-    fn change(self, comparison: &Comparison, label: &str) -> Option<Figure> {
+    fn change(self, comparison: &Comparison, label: &str) -> Option<Ours> {
         let (fcs, fair) = (comparison.index(label)?, comparison.index("fair")?);
-        let groups = comparison.groups.iter().map(|group| {
-            let worst = |at| comparison.worst_slowdowns(at, Some(group));
-            let both = worst(fcs).into_iter().zip(worst(fair)).filter_map(|(fcs, fair)| fcs.zip(fair));
-            both.map(|(fcs, fair)| fcs / fair - 1.0).collect::<Vec<f64>>()
-        });
-        let groups: Vec<Vec<f64>> = groups.collect();
-        let seeds = groups.iter().map(Vec::len).min()?;
-        let changes = (0..seeds).map(|seed| {
-            let of_seed: Vec<f64> = groups.iter().map(|group| group[seed]).collect();
-            match self {
+        let groups: Vec<Vec<Option<f64>>> = comparison
+            .groups
+            .iter()
+            .map(|group| {
+                let worst = |at| comparison.worst_slowdowns(at, Some(group)).into_iter();
+                worst(fcs).zip(worst(fair)).map(|(fcs, fair)| Some(fcs? / fair? - 1.0)).collect()
+            })
+            .collect();
+        let changes = (0..comparison.seeds.len()).map(|seed| {
+            let of_seed: Vec<f64> =
+                groups.iter().filter_map(|group| group.get(seed).copied().flatten()).collect();
+            (!of_seed.is_empty()).then(|| match self {
                 Fairness::Best => of_seed.into_iter().fold(f64::INFINITY, f64::min),
                 Fairness::Mean => mean(&of_seed),
-            }
+            })
         });
-        Some(Figure::of(&changes.collect::<Vec<f64>>()))
+        Some(Ours::of(changes.collect()))
     }
 }
 
@@ -451,7 +545,7 @@ impl EightJobs {
         lab: &Lab<'_>,
         title: &str,
         seeds: u64,
-    ) -> Result<(Comparison, [Option<Figure>; 4]), ExperimentError> {
+    ) -> Result<(Comparison, [Option<Ours>; 4]), ExperimentError> {
         let mut all = Assumptions::of(lab);
         all.setup.machines.truncate(20);
         for (at, machine) in all.setup.machines.iter_mut().enumerate() {
@@ -466,9 +560,9 @@ impl EightJobs {
         let large = move |all: &Assumptions, seed| self.workload(all, seed).only_job(PROFILE_LARGE - 1);
         let title = format!("{title}: the large job alone");
         let alone = all.run(lab, &title, (20, seeds, false), vec![plain_fair()], &large)?;
-        let of_fair = |of: &dyn Fn(usize) -> Figure| comparison.index("fair").map(of);
+        let of_fair = |of: &dyn Fn(usize) -> Ours| comparison.index("fair").map(of);
         let reduce_slot = |choose: fn(f64, f64) -> f64| {
-            of_fair(&|at| comparison.figure_of(at, |outcome| first_reduce_s(outcome, choose)))
+            per_run(&comparison, "fair", |outcome| first_reduce_s(outcome, choose))
         };
         let figures = [
             of_fair(&|at| delay(&comparison, at)),
@@ -509,13 +603,13 @@ fn vary_eight_jobs(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experime
 
 /// Returns the part of the slot time of the reduces of the large job that they do not need in the runs
 /// `alone`.
-fn idle(runs: &[Outcome], alone: &[Outcome]) -> Figure {
+fn idle(runs: &[Outcome], alone: &[Outcome]) -> Ours {
     let held_s = |outcome: &Outcome, job: usize| {
         Some(outcome.metrics.job(JobId(job as u32))?.held.reduce.as_secs_f64()).filter(|held_s| *held_s > 0.0)
     };
     let idle = runs.iter().zip(alone);
-    let idle = idle.filter_map(|(ours, alone)| Some(1.0 - held_s(alone, 1)? / held_s(ours, PROFILE_LARGE)?));
-    Figure::of(&idle.collect::<Vec<f64>>())
+    let idle = idle.map(|(ours, alone)| Some(1.0 - held_s(alone, 1)? / held_s(ours, PROFILE_LARGE)?));
+    Ours::of(idle.collect())
 }
 
 /// Returns when one of the jobs after the large one got its first reduce slot, in seconds after the
@@ -529,7 +623,7 @@ fn first_reduce_s(outcome: &Outcome, choose: fn(f64, f64) -> f64) -> Option<f64>
 }
 
 /// Returns by which fraction the jobs after the large one take longer than alone.
-fn delay(comparison: &Comparison, at: usize) -> Figure {
+fn delay(comparison: &Comparison, at: usize) -> Ours {
     let of_seed = |(outcome, alone): (&Outcome, &TimesAlone)| {
         let TimesAlone::Groups(alone) = alone else { return None };
         let later = outcome.metrics.jobs().skip(PROFILE_LARGE);
@@ -537,7 +631,7 @@ fn delay(comparison: &Comparison, at: usize) -> Figure {
             later.filter_map(|(_, job)| Some(makespan_s(job)? / alone.get(&job.group)?.as_secs_f64() - 1.0));
         Some(mean(&delays.collect::<Vec<f64>>()))
     };
-    Figure::of(&comparison.runs[at].iter().zip(&comparison.alone).filter_map(of_seed).collect::<Vec<_>>())
+    Ours::of(comparison.runs[at].iter().zip(&comparison.alone).map(of_seed).collect())
 }
 
 /// Compares pausing with killing for several numbers of jobs.
@@ -563,7 +657,13 @@ fn pause_or_kill(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experiment
         }
         add_row(&mut table, jobs, &comparison, &[(0, 1), (2, 3)]);
     }
-    out.part(FIGURE_7, table, String::new());
+    let chart = bars(
+        &table,
+        &["fcs, s", "fcs with kill, s", "literal, s", "literal with kill, s"],
+        "completion, s",
+        None,
+    );
+    out.part(FIGURE_7, table, chart);
     Ok(())
 }
 
@@ -607,7 +707,8 @@ fn vary_skips(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentErr
                 .of("figure 6");
         }
     }
-    out.part(FIGURE_6, table, String::new());
+    let chart = bars(&table, &["mean completion, s"], "completion, s", None);
+    out.part(FIGURE_6, table, chart);
     Ok(())
 }
 
@@ -625,12 +726,13 @@ fn vary_jobs(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentErro
         };
         for ((rules, label), all) in RULES.into_iter().zip(&mut all) {
             let less = change(&comparison, None, label, "fair");
+            let is_known = less.is_some();
             if let Some(paper) = paper {
                 let what = format!("{jobs} jobs, FCS{rules} against Fair");
                 out.claim(what, Number::Change(paper), less).of("figure 15");
             }
             // Nothing if jobs failed or did not end.
-            let pairs = means(label).into_iter().zip(means("fair")).filter(|_| less.is_some());
+            let pairs = means(label).into_iter().zip(means("fair")).filter(|_| is_known);
             all.push(pairs.filter_map(|(fcs, fair)| Some(fcs? / fair? - 1.0)).collect());
         }
         add_row(&mut table, jobs, &comparison, &[(0, 1), (2, 1)]);
@@ -639,84 +741,159 @@ fn vary_jobs(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentErro
         // The mean over the numbers of jobs, in each seed.
         let seeds = all.iter().map(Vec::len).min().unwrap_or(0);
         let of_seed = |seed: usize| mean(&all.iter().map(|changes| changes[seed]).collect::<Vec<f64>>());
-        let average = Figure::of(&(0..seeds).map(of_seed).collect::<Vec<f64>>());
+        let average = Ours::of((0..seeds).map(|seed| Some(of_seed(seed))).collect());
         let what = format!("mean over the numbers of jobs, FCS{rules} against Fair");
         out.claim(what, Number::Change(-0.397), Some(average)).of("figure 15");
     }
-    out.part(FIGURE_15, table, String::new());
+    let chart = bars(&table, &["fcs, s", "fair, s", "literal, s"], "completion, s", None);
+    out.part(FIGURE_15, table, chart);
     Ok(())
 }
 
-/// An assumption and how it is varied.
-type Variation = (&'static str, fn(&mut Assumptions));
+/// The jobs for which an assumption is varied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    All,
+    GridMix,
+    Heavy,
+}
 
-/// One assumption is varied in each.
-const VARIATIONS: [Variation; 11] = [
-    ("as assumed", |_| {}),
-    ("task times: maps twice as fast", |all| all.profile(|profile| profile.map_mbps *= 2.0)),
-    ("task times: reduces twice as fast", |all| all.profile(|profile| profile.reduce_mbps *= 2.0)),
-    ("task times: reduces a quarter as fast", |all| all.profile(|profile| profile.reduce_mbps /= 4.0)),
-    ("slots: 2 reduce slots a node", |all| {
+/// An assumption, the jobs for which it is varied, and how.
+type Variation = (&'static str, Scope, fn(&mut Assumptions));
+
+/// One assumption is varied in each, except where two are named.
+const VARIATIONS: [Variation; 21] = [
+    ("as assumed", Scope::All, |_| {}),
+    ("task times: maps twice as fast", Scope::All, |all| all.profile(|profile| profile.map_mbps *= 2.0)),
+    ("task times: reduces twice as fast", Scope::All, |all| {
+        all.profile(|profile| profile.reduce_mbps *= 2.0);
+    }),
+    ("task times: reduces a quarter as fast", Scope::All, |all| {
+        all.profile(|profile| profile.reduce_mbps /= 4.0);
+    }),
+    ("map output: half", Scope::All, |all| all.profile(|profile| profile.map_out /= 2.0)),
+    ("map output: double", Scope::All, |all| all.profile(|profile| profile.map_out *= 2.0)),
+    ("map output: 1 to 3 times the input", Scope::Heavy, |all| all.set_map_output()),
+    ("slots: 2 reduce slots a node", Scope::All, |all| {
         all.setup.machines.iter_mut().for_each(|machine| machine.slots.reduce = 2);
     }),
-    ("gap: double", |all| all.gaps = 2.0),
-    ("gap: 30 s", |all| all.gaps = PAPER_MIX_GAP_S / MIX_GAP_S),
-    ("nodes: 45, gap 30 s", |all| {
+    ("slots: 1 reduce slot a node", Scope::GridMix, |all| {
+        all.setup.machines.iter_mut().for_each(|machine| machine.slots.reduce = 1);
+    }),
+    ("gap: double", Scope::All, |all| all.gaps = 2.0),
+    ("gap: half", Scope::GridMix, |all| all.gaps = 0.5),
+    ("gap: 30 s", Scope::GridMix, |all| all.gaps = PAPER_MIX_GAP_S / MIX_GAP_S),
+    ("nodes: 45, gap 30 s", Scope::GridMix, |all| {
         (all.gaps, all.mix_nodes) = (PAPER_MIX_GAP_S / MIX_GAP_S, all.setup.machines.len());
     }),
-    ("slow start: after all maps", |all| all.slow_start = Some(1.0)),
-    ("heartbeats: at once if a slot is free", |all| all.setup.out_of_band = true),
-    ("disk: twice as fast", |all| all.setup.machines.iter_mut().for_each(|machine| machine.disk *= 2.0)),
+    ("nodes: a third more", Scope::Heavy, |all| all.heavy_nodes = 4.0 / 3.0),
+    ("job sizes: half", Scope::GridMix, |all| all.mix_size = 0.5),
+    ("job sizes: double, gap double", Scope::GridMix, |all| (all.mix_size, all.gaps) = (2.0, 2.0)),
+    ("slow start: after all maps", Scope::All, |all| all.slow_start = Some(1.0)),
+    ("heartbeats: at once if a slot is free", Scope::All, |all| all.setup.out_of_band = true),
+    ("disk: twice as fast", Scope::All, |all| {
+        all.setup.machines.iter_mut().for_each(|machine| machine.disk *= 2.0);
+    }),
+    ("replicas of output: 3", Scope::All, |all| all.setup.output_replication = 3),
+    ("two: 1 reduce slot a node, reduces a quarter as fast", Scope::GridMix, |all| {
+        all.setup.machines.iter_mut().for_each(|machine| machine.slots.reduce = 1);
+        all.profile(|profile| profile.reduce_mbps /= 4.0);
+    }),
 ];
 
-/// The variations for the heavy workloads, each of which takes a minute with three seeds.
-const HEAVY_VARIATIONS: [&str; 4] = [
-    "as assumed",
-    "task times: maps twice as fast",
-    "task times: reduces twice as fast",
-    "slow start: after all maps",
-];
-
-/// Shows how the numbers of the paper depend on what it does not print, and on its settings.
-fn vary_assumptions(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
-    let (mut mix, mut heavy) = (Vec::new(), Vec::new());
-    for (label, vary) in VARIATIONS {
-        let mut all = Assumptions::of(lab);
-        vary(&mut all);
-        let variants = vec![Variant::plain("fcs"), plain_fair(), killing(), without_migration()];
-        let comparison = all.run_gridmix(lab, label, (MIX_JOBS, lab.sensitivity_seeds()), variants)?;
-        let versus = |other: &str| change(&comparison, None, "fcs", other);
-        mix.push((label.to_owned(), vec![versus("fair"), versus("fcs, kill"), versus("fcs, no migration")]));
+/// Returns the numbers of figures 6, 7 and 15 for jobs like those of `GridMix`.
+fn mix_numbers() -> Vec<PaperNumber> {
+    let mut all = Vec::new();
+    for (column, one, other, paper) in [
+        ("against Fair", "fcs", "fair", -0.397),
+        ("pause against kill", "fcs", "fcs, kill", -0.257),
+        ("D = 60 against no migration", "fcs", "fcs, no migration", -0.096),
+        ("literal, against Fair", LITERAL, "fair", -0.397),
+        ("literal, pause against kill", LITERAL, "fcs, literal, kill", -0.257),
+    ] {
+        let ours = move |comparison: &Comparison| change(comparison, None, one, other);
+        all.push(of_group("", column, Number::Change(paper), ours));
     }
-    out.sensitivity(
-        "Sensitivity, 180 jobs like GridMix's",
-        &[
-            ("against Fair", Number::Change(-0.397)),
-            ("pause against kill", Number::Change(-0.257)),
-            ("D = 60 against no migration", Number::Change(-0.096)),
-        ],
-        &mix,
-    );
-    for (label, vary) in VARIATIONS.into_iter().filter(|(label, _)| HEAVY_VARIATIONS.contains(label)) {
-        let mut all = Assumptions::of(lab);
-        vary(&mut all);
-        let mut row = Vec::new();
-        for Heavy { title, kinds, .. } in [&MAP_HEAVY, &REDUCE_HEAVY] {
-            let comparison = all.run_reduced(lab, &format!("{title}, {label}"), kinds)?;
-            row.extend([change(&comparison, None, "fcs", "fair"), seconds(&comparison, "fair")]);
+    for (column, other) in [("D = 60 minus D = 20", "20"), ("D = 60 minus D = 140", "140")] {
+        let ours = move |comparison: &Comparison| difference(comparison, None, ("fcs", other), makespan_s);
+        all.push(of_group("", column, Number::Statement(Sign::Less), ours));
+    }
+    all
+}
+
+/// Shows how figures 6, 7 and 15 depend on what the paper does not print, and on its settings.
+fn vary_gridmix(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
+    let (numbers, mut rows) = (mix_numbers(), Vec::new());
+    let seeds = lab.sensitivity_seeds().min(VARIED_SEEDS_MAX);
+    for (label, scope, vary) in VARIATIONS {
+        if scope == Scope::Heavy {
+            continue;
         }
-        heavy.push((label.to_owned(), row));
+        let mut all = Assumptions::of(lab);
+        vary(&mut all);
+        let mut variants = vec![Variant::plain("fcs"), plain_fair(), killing(), without_migration()];
+        variants.extend(["20", "140"].map(|count| Variant::tuned(count, "fcs", &[("skips", count)])));
+        variants.extend([literal(LITERAL, &[]), literal("fcs, literal, kill", &[("preempt", "kill")])]);
+        let comparison = all.run_gridmix(lab, label, (MIX_JOBS, seeds), variants)?;
+        rows.push((label.to_owned(), ours_of(&numbers, &comparison)));
     }
-    out.sensitivity(
-        "Sensitivity, heavy workloads at a fifth of their size",
-        &[
-            ("map-heavy, FCS against Fair", Number::Change(MAP_HEAVY.against_fair)),
-            ("map-heavy, mean under Fair", Number::Seconds(MAP_HEAVY.means.1[1])),
-            ("reduce-heavy, FCS against Fair", Number::Change(REDUCE_HEAVY.against_fair)),
-            ("reduce-heavy, mean under Fair", Number::Seconds(REDUCE_HEAVY.means.1[1])),
-        ],
-        &heavy,
-    );
+    out.sensitivity("Sensitivity, 180 jobs like GridMix's", &columns(&numbers), &rows);
+    Ok(())
+}
+
+/// Shows how the numbers of the heavy workloads depend on what the paper does not print, and on its
+/// settings.
+fn vary_heavy(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
+    // The means are in one table for both workloads. The other figures have tables of their own.
+    let (mut means, mut others) = (Vec::new(), Vec::new());
+    for heavy in [&MAP_HEAVY, &REDUCE_HEAVY] {
+        for mut number in heavy.numbers() {
+            let title = heavy.title.to_lowercase();
+            if number.source == heavy.means.0 {
+                number.column = format!("{title}, {}", number.column);
+                means.push((heavy.title, number));
+            } else {
+                others.push((heavy.title, number));
+            }
+        }
+    }
+    let rows_of = VARIATIONS.iter().filter(|(_, scope, _)| *scope != Scope::GridMix);
+    let (mut mean_rows, mut other_rows) = (Vec::new(), Vec::new());
+    for (label, _, vary) in rows_of {
+        let mut all = Assumptions::of(lab);
+        vary(&mut all);
+        let map_heavy = all.run_reduced(lab, &format!("Map-heavy, {label}"), MAP_HEAVY.kinds)?;
+        let reduce_heavy = all.run_reduced(lab, &format!("Reduce-heavy, {label}"), REDUCE_HEAVY.kinds)?;
+        let ours = |(title, number): &(&str, PaperNumber)| {
+            (number.ours)(if *title == MAP_HEAVY.title { &map_heavy } else { &reduce_heavy })
+        };
+        mean_rows.push(((*label).to_owned(), means.iter().map(ours).collect()));
+        other_rows.push(((*label).to_owned(), others.iter().map(ours).collect::<Vec<_>>()));
+    }
+    let column = |(_, number): &(&'static str, PaperNumber)| (number.column.clone(), number.paper);
+    let mut add = |title: &str, columns: &[(String, Number)], rows: &[(String, Vec<Option<Ours>>)]| {
+        let columns: Vec<(&str, Number)> =
+            columns.iter().map(|(name, paper)| (name.as_str(), *paper)).collect();
+        out.sensitivity(title, &columns, rows);
+    };
+    let columns: Vec<_> = means.iter().map(column).collect();
+    add("Sensitivity, heavy workloads", &columns, &mean_rows);
+    let mut sources: Vec<(&str, &str)> = Vec::new();
+    for (title, number) in &others {
+        if !sources.contains(&(*title, number.source.as_str())) {
+            sources.push((title, &number.source));
+        }
+    }
+    for (title, source) in sources {
+        let is_it = |(of, number): &(&str, PaperNumber)| *of == title && number.source == source;
+        let shown: Vec<usize> = (0..others.len()).filter(|at| is_it(&others[*at])).collect();
+        let columns: Vec<_> = shown.iter().map(|at| column(&others[*at])).collect();
+        let of_row = |(label, ours): &(String, Vec<Option<Ours>>)| {
+            (label.clone(), shown.iter().map(|at| ours[*at].clone()).collect())
+        };
+        let rows: Vec<(String, Vec<Option<Ours>>)> = other_rows.iter().map(of_row).collect();
+        add(&format!("Sensitivity, {}: {source}", title.to_lowercase()), &columns, &rows);
+    }
     Ok(())
 }
 
@@ -726,7 +903,7 @@ const FIGURE_7: &str = "Pausing compared with killing (figure 7)";
 const FIGURE_15: &str = "Number of jobs (figure 15)";
 
 /// Adds every figure and table of the paper to the inventory.
-fn take_inventory(out: &mut Reproduction) {
+pub(super) fn take_inventory(out: &mut Reproduction) {
     let diagram = "it is a diagram of the mechanism and shows no measurement";
     out.reproduced(
         "figure 1",
@@ -774,21 +951,25 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
     let setting = format!(
         "45 workers with 8 map and 4 reduce slots, 128 MB blocks; 171 jobs of ten groups, arrivals Poisson with a \
          mean gap of 30 s. Figures 6, 7 and 15: jobs like GridMix's on {MIX_NODES} of the nodes, one every \
-         {MIX_GAP_S} s. Experiments with 171 jobs have {} seeds, the others {}.",
-        lab.seeds_of_long_runs(),
-        lab.seeds
+         {MIX_GAP_S} s. Experiments with 171 jobs have {} seeds, the others {}, and each row of the tables of \
+         sensitivity {}; for the heavy workloads these have {REDUCED_JOBS} jobs, and jobs and a cluster of a \
+         ninth of their size.",
+        heavy_seeds(lab),
+        lab.seeds,
+        lab.sensitivity_seeds().min(VARIED_SEEDS_MAX)
     );
     let mut out = Reproduction::new("FCS at the paper's size", &setting);
     take_inventory(&mut out);
-    repeat_map_heavy(&mut out, lab)?;
-    repeat_reduce_heavy(&mut out, lab)?;
+    repeat_heavy(&mut out, lab, &MAP_HEAVY)?;
+    repeat_heavy(&mut out, lab, &REDUCE_HEAVY)?;
     profile_slots(&mut out, lab)?;
     vary_skips(&mut out, lab)?;
     pause_or_kill(&mut out, lab)?;
     vary_jobs(&mut out, lab)?;
     if lab.is_complete {
         vary_eight_jobs(&mut out, lab)?;
-        vary_assumptions(&mut out, lab)?;
+        vary_gridmix(&mut out, lab)?;
+        vary_heavy(&mut out, lab)?;
     }
     Ok(out)
 }
@@ -822,19 +1003,34 @@ mod tests {
     }
 
     #[test]
+    fn jobs_like_those_of_gridmix_can_be_larger_or_smaller() {
+        let profiles = profile::built_in();
+        let one = synthetic::gridmix(&profiles, Arrivals::Poisson, 20, 3.0, 1).jobs;
+        for (factor, times) in [(2.0, 2.0), (0.5, 0.5)] {
+            for job in &one {
+                let mut other = job.clone();
+                resize(&mut other, factor);
+                let wanted = (job.maps.len() as f64 * times).round().max(1.0);
+                assert_eq!(other.maps.len() as f64, wanted);
+                let shares: f32 = other.reduces.iter().map(|reduce| reduce.share).sum();
+                assert!((shares - 1.0).abs() < 1e-3, "{shares}");
+            }
+        }
+    }
+
+    #[test]
     fn variations_differ_from_the_assumptions() {
         let profiles = profile::built_in();
         let lab = Lab::new(&profiles, 1, true, &|_, _| {});
         let of = |vary: fn(&mut Assumptions)| {
             let mut all = Assumptions::of(&lab);
             vary(&mut all);
-            (all.setup, all.profiles, all.gaps.to_bits(), all.mix_nodes, all.slow_start)
+            let factors = [all.gaps, all.mix_size, all.heavy_nodes].map(f64::to_bits);
+            (all.setup, all.profiles, factors, all.mix_nodes, all.slow_start)
         };
         let base = of(|_| {});
-        for (label, vary) in &VARIATIONS[1..] {
+        for (label, _, vary) in &VARIATIONS[1..] {
             assert_ne!(of(*vary), base, "{label} varies nothing");
         }
-        let is_known = |name: &&str| VARIATIONS.iter().any(|(label, _)| label == name);
-        assert!(HEAVY_VARIATIONS.iter().all(is_known));
     }
 }

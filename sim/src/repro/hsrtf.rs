@@ -1,10 +1,12 @@
 //! The hSRTF paper: 31 jobs of three sizes on 58 nodes, in the order of the paper (section 5,
 //! figures 2 and 3).
 
-use super::{Lab, Number, Reproduction, Sign, change, difference};
+use super::{
+    Lab, Number, Ours, PaperNumber, Reproduction, Sign, change, columns, difference, mean_of, ours_of,
+};
 use crate::{
     Setup, clusters,
-    experiment::{Comparison, Experiment, ExperimentError, Figure, Variant, makespan_s, reduce_wait_s},
+    experiment::{Comparison, Experiment, ExperimentError, Variant, makespan_s, reduce_wait_s},
     profile::{Profile, Profiles},
     report::{Cell, Table, by_policy, charts, summary, svg},
     workload::papers,
@@ -157,8 +159,9 @@ impl Assumptions {
 /// An assumption and how it is varied.
 type Variation = (&'static str, fn(&mut Assumptions));
 
-/// One assumption is varied in each.
-const VARIATIONS: [Variation; 24] = [
+/// One assumption is varied in each, and two in the last four: none alone gives the paper's change
+/// of small jobs against Fair, or that medium jobs are shorter under Pr than under Fifo.
+const VARIATIONS: [Variation; 28] = [
     ("as assumed", |_| {}),
     ("task times: maps twice as fast", |all| all.profile(|profile| profile.map_mbps *= 2.0)),
     ("task times: maps half as fast", |all| all.profile(|profile| profile.map_mbps /= 2.0)),
@@ -196,48 +199,129 @@ const VARIATIONS: [Variation; 24] = [
     }),
     ("network: 30 MB/s a node", |all| all.setup.machines.iter_mut().for_each(|machine| machine.nic = 30e6)),
     ("speculation: none, and no splits of slow maps", |all| all.speculation = false),
+    ("two: reduces half as fast, gap 5 s", |all| {
+        all.profile(|profile| profile.reduce_mbps /= 2.0);
+        all.gap_s = 5.0;
+    }),
+    ("two: reduces half as fast, spread 0.5", |all| {
+        all.profile(|profile| (profile.reduce_mbps, profile.spread) = (profile.reduce_mbps / 2.0, 0.5));
+    }),
+    ("two: 4 reduce slots a node, maps twice as fast", |all| {
+        all.setup.machines.iter_mut().for_each(|machine| machine.slots.reduce = 4);
+        all.profile(|profile| profile.map_mbps *= 2.0);
+    }),
+    ("two: 4 reduce slots a node, gap 5 s", |all| {
+        all.setup.machines.iter_mut().for_each(|machine| machine.slots.reduce = 4);
+        all.gap_s = 5.0;
+    }),
 ];
 
-/// Shows how the numbers of the paper depend on what it does not print, and on its settings.
-fn vary_assumptions(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
-    let numbers = [
-        ("small, Pr against Fifo", Number::Change(-0.45)),
-        ("small, Pr against Fair", Number::Change(-0.26)),
-        ("small, Pu against Fifo", Number::Change(-0.43)),
-        ("large, Pr against Fifo", Number::Change(0.10)),
-        ("large, Pr against Fair", Number::Change(0.002)),
-        ("medium, Pr minus Fifo", Number::Statement(Sign::Less)),
-        ("medium, Pr minus Fair", Number::Statement(Sign::Less)),
-        ("waiting of small, Pr minus Fair", HUGE),
+/// Returns the name of a policy in the names of columns: `PuP` for `hsrtf-pup`.
+fn short(label: &str) -> String {
+    let name = label.trim_start_matches("hsrtf-");
+    let last = if name.len() == 3 { "P" } else { &name[name.len() - 1..] };
+    format!("{}{}{last}", name[..1].to_uppercase(), &name[1..name.len() - 1])
+}
+
+/// Returns the numbers and statements of the paper about figures 2 and 3.
+fn numbers() -> Vec<PaperNumber> {
+    let mut all = Vec::new();
+    for (source, one, group, other, paper) in [
+        ("figure 2a", "hsrtf-pr", "small", "fifo", -0.45),
+        ("figure 2a", "hsrtf-pr", "small", "fair", -0.26),
+        ("figure 2a", "hsrtf-pu", "small", "fifo", -0.43),
+        ("figure 2c", "hsrtf-pr", "large", "fifo", 0.10),
+        ("figure 2c", "hsrtf-pr", "large", "fair", 0.002),
+    ] {
+        let what = format!("completion of {group} jobs, {one} against {other}");
+        let column = format!("{group}, {} against {}", short(one), short(other));
+        let ours = move |comparison: &Comparison| change(comparison, Some(group), one, other);
+        all.push(PaperNumber::new(source, (what, column), Number::Change(paper), ours));
+    }
+    let names =
+        ("small jobs that end sooner under hsrtf-pu than under fifo", "small, sooner under Pu than Fifo");
+    all.push(PaperNumber::new("figure 2a", names, Number::Part(1.0), sooner));
+    for (statements, section) in [(&STATEMENTS[..], ""), (&DISCUSSED[..], " (section 5.4)")] {
+        for &(source, (measure, of), group, [one, other], sign) in statements {
+            let what = format!("{measure} of {group} jobs, {one} minus {other}{section}");
+            let column = format!("{group}, {} minus {}{section}", short(one), short(other));
+            let ours = move |comparison: &Comparison| difference(comparison, Some(group), (one, other), of);
+            all.push(PaperNumber::new(source, (what, column), Number::Statement(sign), ours));
+        }
+    }
+    let what = "waiting of small jobs, hsrtf-pr minus fair, as part of their completion (huge: at least 10%)";
+    let names = (what, "waiting of small, Pr minus Fair");
+    all.push(PaperNumber::new("figure 2d", names, HUGE, waiting_of_completion));
+    let of_small = |label: &'static str, section: &str, paper| {
+        let what = format!("locality of small jobs, {label}{section}");
+        let column = format!("small, {}{section}", short(label));
+        let ours =
+            move |comparison: &Comparison| mean_of(comparison, label, Some("small"), JobFigures::locality);
+        PaperNumber::new("figure 3a", (what, column), paper, ours)
+    };
+    all.push(of_small("hsrtf-pr", "", Number::Part(0.05)));
+    all.push(of_small("fair", "", Number::Part(1.0)));
+    // Section 5.4: "it varies between 5% to 15% according to the applied hSRTF mode"; "hSRTF achieves
+    // better data locality for both medium and large jobs".
+    all.extend(MODES.map(|mode| of_small(mode, " (section 5.4)", Number::PartRange(0.05, 0.15))));
+    for (source, size) in [("figure 3b", "medium"), ("figure 3c", "large")] {
+        all.extend(MODES.map(|mode| {
+            let what = format!("locality of {size} jobs minus that of small jobs, {mode}");
+            let column = format!("{size} minus small, {}", short(mode));
+            let ours = move |comparison: &Comparison| locality_beyond_small(comparison, mode, size);
+            PaperNumber::new(source, (what, column), Number::PartStatement(Sign::More), ours)
+        }));
+    }
+    all
+}
+
+/// The columns of the first table of sensitivity.
+const MAIN_COLUMNS: [&str; 8] = [
+    "small, Pr against Fifo",
+    "small, Pr against Fair",
+    "small, Pu against Fifo",
+    "large, Pr against Fifo",
+    "large, Pr against Fair",
+    "medium, Pr minus Fifo",
+    "medium, Pr minus Fair",
+    "waiting of small, Pr minus Fair",
+];
+
+/// Returns the title of the table of sensitivity that has a number.
+fn table_of(number: &PaperNumber) -> &'static str {
+    const TITLES: [(&str, &str); 3] = [
+        ("figure 2a figure 2b figure 2c", "Sensitivity: completion"),
+        ("figure 2d figure 2e figure 2f", "Sensitivity: waiting"),
+        ("figure 2g figure 2h figure 2i", "Sensitivity: execution"),
     ];
-    let (mut rows, mut times) = (Vec::new(), Vec::new());
+    let is_main = MAIN_COLUMNS.contains(&number.column.as_str())
+        && (number.source.as_str() < "figure 2d" || number.paper == HUGE);
+    let of_figure = TITLES.iter().find(|(figures, _)| figures.contains(&number.source));
+    if is_main { "Sensitivity" } else { of_figure.map_or("Sensitivity: locality", |(_, title)| title) }
+}
+
+/// Shows how all numbers and statements of the paper depend on what it does not print, and on its
+/// settings.
+fn vary_assumptions(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
+    let mut tables: Vec<(&str, Vec<PaperNumber>)> = vec![("Sensitivity", Vec::new())];
+    for number in numbers() {
+        let title = table_of(&number);
+        match tables.iter_mut().find(|(known, _)| *known == title) {
+            Some((_, numbers)) => numbers.push(number),
+            None => tables.push((title, vec![number])),
+        }
+    }
+    let mut rows: Vec<Vec<(String, Vec<Option<Ours>>)>> = tables.iter().map(|_| Vec::new()).collect();
+    let mut times = Vec::new();
     for (label, vary) in VARIATIONS {
         let mut all = Assumptions::of(lab);
         vary(&mut all);
-        let variants = vec![
-            Variant::plain("fifo"),
-            all.fair.clone(),
-            Variant::plain("hsrtf-pu"),
-            Variant::plain("hsrtf-pr"),
-        ];
+        let mut variants = vec![Variant::plain("fifo"), all.fair.clone()];
+        variants.extend(MODES.map(Variant::plain));
         let comparison = all.run(lab, label, variants, (lab.sensitivity_seeds(), false))?;
-        let versus = |group: &str, one: &str, other: &str| change(&comparison, Some(group), one, other);
-        let minus = |group: &str, other: &str, of: Measure| {
-            difference(&comparison, Some(group), ("hsrtf-pr", other), of)
-        };
-        rows.push((
-            label.to_owned(),
-            vec![
-                versus("small", "hsrtf-pr", "fifo"),
-                versus("small", "hsrtf-pr", "fair"),
-                versus("small", "hsrtf-pu", "fifo"),
-                versus("large", "hsrtf-pr", "fifo"),
-                versus("large", "hsrtf-pr", "fair"),
-                minus("medium", "fifo", makespan_s),
-                minus("medium", "fair", makespan_s),
-                waiting_of_completion(&comparison),
-            ],
-        ));
+        for ((_, numbers), rows) in tables.iter().zip(&mut rows) {
+            rows.push((label.to_owned(), ours_of(numbers, &comparison)));
+        }
         let mut row = vec![Cell::from(label)];
         for policy in ["fifo", "fair", "hsrtf-pr"] {
             let at = comparison.index(policy).expect("the policy is a variant");
@@ -245,7 +329,9 @@ fn vary_assumptions(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experim
         }
         times.push(row);
     }
-    out.sensitivity("Sensitivity", &numbers, &rows);
+    for ((title, numbers), rows) in tables.iter().zip(&rows) {
+        out.sensitivity(title, &columns(numbers), rows);
+    }
     let mut head = vec!["assumption".to_owned()];
     for policy in ["Fifo", "Fair", "Pr"] {
         head.extend(SIZES.map(|size| format!("{policy}: {size}")));
@@ -255,81 +341,42 @@ fn vary_assumptions(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experim
     Ok(())
 }
 
-/// Adds what the paper says about figures 2 and 3, and all its figures and tables.
+/// Adds what the paper says about figures 2 and 3, also for the rules of the paper only.
 fn compare_with_paper(out: &mut Reproduction, comparison: &Comparison) {
-    let versus = |group: &str, one: &str, other: &str| change(comparison, Some(group), one, other);
-    for (rules, suffix) in [("", ""), (" (literal)", ", literal")] {
-        for (source, mode, group, other, paper) in [
-            ("figure 2a", "pr", "small", "fifo", -0.45),
-            ("figure 2a", "pr", "small", "fair", -0.26),
-            ("figure 2c", "pr", "large", "fifo", 0.10),
-            ("figure 2c", "pr", "large", "fair", 0.002),
-            ("figure 2a", "pu", "small", "fifo", -0.43),
-        ] {
-            let what = format!("completion of {group} jobs, hsrtf-{mode}{rules} against {other}");
-            let ours = versus(group, &format!("hsrtf-{mode}{suffix}"), other);
-            out.claim(what, Number::Change(paper), ours).of(source);
-        }
-    }
-    out.claim(
-        "small jobs that end sooner under hsrtf-pu than under fifo",
-        Number::Part(1.0),
-        sooner(comparison),
-    )
-    .of("figure 2a");
-    for (statements, section) in [(&STATEMENTS[..], ""), (&DISCUSSED[..], " (section 5.4)")] {
-        for (source, (measure, of), group, [one, other], sign) in statements {
-            let ours = difference(comparison, Some(group), (one, other), of);
-            let what = format!("{measure} of {group} jobs, {one} minus {other}{section}");
-            out.claim(what, Number::Statement(*sign), ours).of(source);
-        }
-    }
-    let what = "waiting of small jobs, hsrtf-pr minus fair, as part of their completion (huge: at least 10%)";
-    out.claim(what, HUGE, waiting_of_completion(comparison)).of("figure 2d");
-    let locality = |label: &str| {
-        let at = comparison.index(label)?;
-        Some(comparison.mean_over(at, Some("small"), JobFigures::locality))
-    };
-    for (label, paper) in [("hsrtf-pr", 0.05), ("fair", 1.0)] {
-        out.claim(format!("locality of small jobs, {label}"), Number::Part(paper), locality(label))
-            .of("figure 3a");
-    }
-    // Section 5.4: "it varies between 5% to 15% according to the applied hSRTF mode"; "hSRTF achieves
-    // better data locality for both medium and large jobs".
-    for mode in MODES {
-        let what = format!("locality of small jobs, {mode} (section 5.4)");
-        out.claim(what, Number::PartRange(0.05, 0.15), locality(mode)).of("figure 3a");
-    }
-    for (source, size) in [("figure 3b", "medium"), ("figure 3c", "large")] {
-        for mode in MODES {
-            let what = format!("locality of {size} jobs minus that of small jobs, {mode}");
-            let ours = locality_beyond_small(comparison, mode, size);
-            out.claim(what, Number::PartStatement(Sign::More), ours).of(source);
-        }
+    out.claim_all(&numbers(), comparison);
+    for (source, mode, group, other, paper) in [
+        ("figure 2a", "pr", "small", "fifo", -0.45),
+        ("figure 2a", "pr", "small", "fair", -0.26),
+        ("figure 2c", "pr", "large", "fifo", 0.10),
+        ("figure 2c", "pr", "large", "fair", 0.002),
+        ("figure 2a", "pu", "small", "fifo", -0.43),
+    ] {
+        let what = format!("completion of {group} jobs, hsrtf-{mode} (literal) against {other}");
+        let ours = change(comparison, Some(group), &format!("hsrtf-{mode}, literal"), other);
+        out.claim(what, Number::Change(paper), ours).of(source);
     }
 }
 
 /// Returns the locality of the jobs of a size minus that of small jobs, under one policy.
-fn locality_beyond_small(comparison: &Comparison, label: &str, size: &str) -> Option<Figure> {
+fn locality_beyond_small(comparison: &Comparison, label: &str, size: &str) -> Option<Ours> {
     let at = comparison.index(label)?;
     let of = |size: &str| comparison.means(at, Some(size), JobFigures::locality).into_iter();
-    let both = of(size).zip(of("small")).filter_map(|(one, small)| Some(one? - small?));
-    Some(Figure::of(&both.collect::<Vec<_>>()))
+    Some(Ours::of(of(size).zip(of("small")).map(|(one, small)| Some(one? - small?)).collect()))
 }
 
 /// Returns the waiting of small jobs under Pr minus that under Fair, divided by their completion
 /// under Fair.
-fn waiting_of_completion(comparison: &Comparison) -> Option<Figure> {
+fn waiting_of_completion(comparison: &Comparison) -> Option<Ours> {
     let (pr, fair) = (comparison.index("hsrtf-pr")?, comparison.index("fair")?);
     let of = |at: usize, of: Measure| comparison.means(at, Some("small"), of).into_iter();
     let all = of(pr, waiting_s).zip(of(fair, waiting_s)).zip(of(fair, makespan_s));
-    let changes = all.filter_map(|((pr, fair), completion)| Some((pr? - fair?) / completion?));
-    let figure = Figure::of(&changes.collect::<Vec<_>>());
-    Some(figure).filter(|_| comparison.left_out(Some("small"), pr, fair) == 0)
+    let changes = all.map(|((pr, fair), completion)| Some((pr? - fair?) / completion?));
+    let ours = Ours::of(changes.collect());
+    Some(ours).filter(|_| comparison.left_out(Some("small"), pr, fair) == 0)
 }
 
 /// Returns the fraction of the small jobs that take less time under Pu than under Fifo.
-fn sooner(comparison: &Comparison) -> Option<Figure> {
+fn sooner(comparison: &Comparison) -> Option<Ours> {
     let (pu, fifo) = (comparison.index("hsrtf-pu")?, comparison.index("fifo")?);
     let of_seed = |seed: usize| {
         let pairs: Vec<(f64, f64)> =
@@ -337,7 +384,7 @@ fn sooner(comparison: &Comparison) -> Option<Figure> {
         let sooner = pairs.iter().filter(|(pu, fifo)| pu < fifo).count();
         (!pairs.is_empty()).then(|| sooner as f64 / pairs.len() as f64)
     };
-    Some(Figure::of(&(0..comparison.seeds.len()).filter_map(of_seed).collect::<Vec<_>>()))
+    Some(Ours::of((0..comparison.seeds.len()).map(of_seed).collect()))
 }
 
 /// Returns the three parts of a row of figure 2 as charts: the distribution for each size.
@@ -354,7 +401,7 @@ fn distributions(comparison: &Comparison, x_label: &str, of: Measure) -> String 
 }
 
 /// Adds every figure and table of the paper to the inventory.
-fn take_inventory(out: &mut Reproduction) {
+pub(super) fn take_inventory(out: &mut Reproduction) {
     let why = "it describes a month of logs of three research clusters, not a run under a scheduler, and the logs \
                are not part of the paper";
     out.not_reproduced("figure 1a", "execution times of jobs by input size, from logs", why);
@@ -452,7 +499,8 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
     let mut table = Table::new(&["against the same with kills", "large", "medium", "small", "all"]);
     for label in kills {
         let change = |group: Option<&str>| {
-            crate::report::change_cell(change(&comparison, group, label, &format!("{label}, kill")))
+            let ours = change(&comparison, group, label, &format!("{label}, kill"));
+            crate::report::change_cell(ours.map(|ours| ours.figure))
         };
         let row = [Some("large"), Some("medium"), Some("small"), None].map(change);
         table.row(std::iter::once(Cell::from(label)).chain(row).collect());
@@ -494,6 +542,27 @@ mod tests {
         let change = huge["ours"]["mean"].as_f64().expect("a number");
         assert!(change < 0.0 && change > -0.1, "less waiting, but not a tenth of the completion: {change}");
         assert!(huge["verdict"].as_str().is_some_and(|verdict| !verdict.starts_with("agrees")), "{huge}");
+    }
+
+    /// The tables of sensitivity have a column for every claim, and no column twice.
+    #[test]
+    fn every_claim_is_a_column_of_sensitivity() {
+        let all = numbers();
+        assert_eq!(all.len(), 5 + 1 + STATEMENTS.len() + DISCUSSED.len() + 1 + 2 + 4 + 8);
+        let main: Vec<&str> = all
+            .iter()
+            .filter(|number| table_of(number) == "Sensitivity")
+            .map(|number| number.column.as_str())
+            .collect();
+        assert_eq!(main, MAIN_COLUMNS);
+        let mut columns: Vec<(&str, &str)> =
+            all.iter().map(|number| (table_of(number), number.column.as_str())).collect();
+        columns.sort_unstable();
+        let count = columns.len();
+        columns.dedup();
+        // A statement and its repetition in section 5.4 differ in their names.
+        assert_eq!(columns.len(), count);
+        assert_eq!([short("hsrtf-pup"), short("hsrtf-pr"), short("fifo")], ["PuP", "Pr", "Fifo"]);
     }
 
     #[test]

@@ -12,11 +12,13 @@ mod verdict;
 pub use chronos::recovery;
 
 use crate::{
-    experiment::{Comparison, Experiment, ExperimentError, Figure, RunProgress, Step, Variant, makespan_s},
+    Outcome,
+    experiment::{Comparison, Experiment, ExperimentError, RunProgress, Step, Variant, makespan_s},
     profile::Profiles,
     report::{self, Cell, Table, svg},
+    workload::JobPlan,
 };
-use mrcore::metrics::JobFigures;
+use mrcore::metrics::{JobFigures, stats::mean};
 use serde_json::{Map, Value, json};
 use std::{
     fmt::Write as _,
@@ -27,7 +29,7 @@ use std::{
     },
     time::Duration,
 };
-use verdict::{Claim, Number, Sign};
+use verdict::{Claim, Number, Ours, Sign};
 
 /// Maximum number of seeds of each row of a sensitivity table, where runs are not short, also if the
 /// reproduction is complete. The table has many rows, and shows large differences.
@@ -232,9 +234,18 @@ impl Reproduction {
     }
 
     /// Adds a number of the paper and ours. [`Claim::of`] names the figure that has it.
-    fn claim(&mut self, what: impl Into<String>, paper: Number, ours: Option<Figure>) -> &mut Claim {
-        self.claims.push(Claim { source: String::new(), what: what.into(), paper, ours });
+    fn claim(&mut self, what: impl Into<String>, paper: Number, ours: Option<Ours>) -> &mut Claim {
+        let (figure, by_seed) = ours.map_or_else(Default::default, |ours| (Some(ours.figure), ours.by_seed));
+        let (source, what) = (String::new(), what.into());
+        self.claims.push(Claim { source, what, paper, ours: figure, by_seed });
         self.claims.last_mut().expect("a claim was added")
+    }
+
+    /// Adds numbers of the paper with our results.
+    fn claim_all(&mut self, numbers: &[PaperNumber], comparison: &Comparison) {
+        for number in numbers {
+            self.claim(number.what.as_str(), number.paper, (number.ours)(comparison)).of(&number.source);
+        }
     }
 
     fn part(&mut self, title: impl Into<String>, table: Table, charts: String) {
@@ -258,12 +269,7 @@ impl Reproduction {
 
     /// Adds a table of how numbers of the paper depend on our assumptions. Each row varies one
     /// assumption; the first row should vary none. Rows have one figure per number.
-    fn sensitivity(
-        &mut self,
-        title: &str,
-        numbers: &[(&str, Number)],
-        rows: &[(String, Vec<Option<Figure>>)],
-    ) {
+    fn sensitivity(&mut self, title: &str, numbers: &[(&str, Number)], rows: &[(String, Vec<Option<Ours>>)]) {
         let head = std::iter::once("assumption").chain(numbers.iter().map(|(name, _)| *name));
         let mut table = Table::new(&head.chain(["agrees with the paper"]).collect::<Vec<_>>());
         let published = numbers.iter().map(|(_, number)| Cell::from(number.published()));
@@ -272,7 +278,9 @@ impl Reproduction {
             let mut row = vec![Cell::from(assumption.as_str())];
             let mut agreeing = Vec::new();
             for ((name, number), ours) in numbers.iter().zip(figures) {
-                let claim = Claim { source: String::new(), what: String::new(), paper: *number, ours: *ours };
+                let ours = ours.as_ref().map(|ours| ours.figure);
+                let (source, what, by_seed) = (String::new(), String::new(), Vec::new());
+                let claim = Claim { source, what, paper: *number, ours, by_seed };
                 row.push(claim.cell());
                 if claim.agrees() {
                     agreeing.push(*name);
@@ -287,8 +295,9 @@ impl Reproduction {
             let points: Vec<svg::PointRow<'_>> = rows
                 .iter()
                 .map(|(assumption, figures)| {
-                    let ours = figures[at].and_then(Figure::known).map(|ours| (ours.mean, ours.half_width));
-                    (assumption.as_str(), Some(number.value()), ours)
+                    let ours = figures[at].as_ref().and_then(|ours| ours.figure.known());
+                    let ours = ours.map(|ours| (ours.mean, ours.half_width));
+                    (assumption.as_str(), Some(number.range()), ours)
                 })
                 .collect();
             let _ = write!(
@@ -369,7 +378,7 @@ impl Reproduction {
             let points: Vec<svg::PointRow<'_>> = same
                 .map(|claim| {
                     let ours = claim.ours().map(|ours| (ours.mean, ours.half_width));
-                    (claim.what.as_str(), Some(claim.paper.value()), ours)
+                    (claim.what.as_str(), Some(claim.paper.range()), ours)
                 })
                 .collect();
             let _ = write!(out, "<h3>{}</h3>{}", report::html::escape(key.0), svg::points(key.1, &points));
@@ -378,14 +387,16 @@ impl Reproduction {
     }
 
     /// Returns every claim and every table for `--json`.
-    pub fn json(&self) -> Value {
-        let table = |part: &Part| json!({ "title": part.title, "rows": part.table.json() });
-        json!({
-            "title": self.title,
-            "setting": self.setup_description,
-            "claims": self.claims.iter().map(Claim::json).collect::<Vec<_>>(),
-            "tables": self.parts.iter().map(table).collect::<Vec<_>>(),
-        })
+    pub fn json(&self) -> Map<String, Value> {
+        let tables = self.all_parts().into_iter().filter(|(title, ..)| *title != CLAIMS);
+        let tables = tables.map(|(title, table, _)| json!({ "title": title, "rows": table.json() }));
+        let fields = [
+            ("title", json!(self.title)),
+            ("setting", json!(self.setup_description)),
+            ("claims", self.claims.iter().map(Claim::json).collect()),
+            ("tables", tables.collect()),
+        ];
+        fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
     }
 
     /// Returns the content of an archive ([`report::archive`]), without its provenance.
@@ -411,11 +422,12 @@ impl Reproduction {
         report::page(&self.title, &body)
     }
 
-    /// Returns Markdown for a page of documentation, without charts.
-    pub fn markdown(&self) -> String {
-        let mut out = format!("{}\n\n{}\n", self.setup_description, self.claims().markdown());
-        for part in &self.parts {
-            let _ = write!(out, "\n### {}\n{}", part.title, part.table.markdown());
+    /// Returns Markdown for a page of documentation, without charts. `made_by` says which command made
+    /// it.
+    pub fn markdown(&self, made_by: &str) -> String {
+        let mut out = format!("{}\n\n{made_by}\n", self.setup_description);
+        for (title, table, _) in self.all_parts() {
+            let _ = write!(out, "\n### {title}\n{}", table.markdown());
         }
         out
     }
@@ -430,12 +442,50 @@ impl Reproduction {
     }
 }
 
+/// A number of a paper and how ours is computed: a claim, and a column of a table of sensitivity.
+struct PaperNumber {
+    /// The figure or table of the paper.
+    source: String,
+    what: String,
+    column: String,
+    paper: Number,
+    ours: Box<dyn Fn(&Comparison) -> Option<Ours>>,
+}
+
+impl PaperNumber {
+    fn new(
+        source: impl Into<String>,
+        (what, column): (impl Into<String>, impl Into<String>),
+        paper: Number,
+        ours: impl Fn(&Comparison) -> Option<Ours> + 'static,
+    ) -> Self {
+        let (source, what, column) = (source.into(), what.into(), column.into());
+        Self { source, what, column, paper, ours: Box::new(ours) }
+    }
+}
+
+/// Returns our results for some numbers of a paper.
+fn ours_of(numbers: &[PaperNumber], comparison: &Comparison) -> Vec<Option<Ours>> {
+    numbers.iter().map(|number| (number.ours)(comparison)).collect()
+}
+
+/// Returns the columns of a table of sensitivity.
+fn columns(numbers: &[PaperNumber]) -> Vec<(&str, Number)> {
+    numbers.iter().map(|number| (number.column.as_str(), number.paper)).collect()
+}
+
 /// Returns the relative change of the mean completion of a group from policy `other` to policy
 /// `one`: -0.2 means a fifth less.
-fn change(comparison: &Comparison, group: Option<&str>, one: &str, other: &str) -> Option<Figure> {
+fn change(comparison: &Comparison, group: Option<&str>, one: &str, other: &str) -> Option<Ours> {
     let (one, other) = (comparison.index(one)?, comparison.index(other)?);
+    let of_seed = |seed: usize| {
+        let pairs = comparison.pairs(seed, group, one, other);
+        let (ours, theirs): (Vec<f64>, Vec<f64>) = pairs.into_iter().flatten().unzip();
+        (mean(&theirs) > 0.0).then(|| mean(&ours) / mean(&theirs) - 1.0)
+    };
+    let ours = Ours::of((0..comparison.seeds.len()).map(of_seed).collect());
     // The claims of the papers are about all jobs.
-    comparison.change(group, one, other).filter(|_| comparison.left_out(group, one, other) == 0)
+    Some(ours).filter(|ours| ours.figure.seeds > 0 && comparison.left_out(group, one, other) == 0)
 }
 
 /// Returns the mean of `of` over the jobs of a group under policy `one`, minus that under policy
@@ -445,17 +495,84 @@ fn difference(
     group: Option<&str>,
     (one, other): (&str, &str),
     of: impl Fn(&JobFigures) -> Option<f64>,
-) -> Option<Figure> {
+) -> Option<Ours> {
     let (one, other) = (comparison.index(one)?, comparison.index(other)?);
     let means = |at: usize| comparison.means(at, group, &of).into_iter();
-    let pairs = means(one).zip(means(other)).filter_map(|(one, other)| one.zip(other));
-    let figure = Figure::of(&pairs.map(|(one, other)| one - other).collect::<Vec<_>>());
-    Some(figure).filter(|_| comparison.left_out(group, one, other) == 0)
+    let ours = Ours::of(means(one).zip(means(other)).map(|(one, other)| Some(one? - other?)).collect());
+    Some(ours).filter(|_| comparison.left_out(group, one, other) == 0)
+}
+
+/// Returns the mean of `of` over the jobs of a group (all jobs if `None`) under a policy.
+fn mean_of(
+    comparison: &Comparison,
+    label: &str,
+    group: Option<&str>,
+    of: impl Fn(&JobFigures) -> Option<f64>,
+) -> Option<Ours> {
+    let at = comparison.index(label)?;
+    let figure = comparison.mean_over(at, group, &of);
+    Some(Ours { figure, by_seed: comparison.means(at, group, of) })
+}
+
+/// Returns a figure of the runs under a policy.
+fn per_run(comparison: &Comparison, label: &str, of: impl Fn(&Outcome) -> Option<f64>) -> Option<Ours> {
+    Some(Ours::of(comparison.runs[comparison.index(label)?].iter().map(of).collect()))
+}
+
+/// Returns a figure of the runs under policy `one`, minus that under policy `other`, in each seed.
+fn run_difference(
+    comparison: &Comparison,
+    (one, other): (&str, &str),
+    of: impl Fn(&Outcome) -> Option<f64>,
+) -> Option<Ours> {
+    let (one, other) = (comparison.index(one)?, comparison.index(other)?);
+    let pairs = comparison.runs[one].iter().zip(&comparison.runs[other]);
+    Some(Ours::of(pairs.map(|(one, other)| Some(of(one)? - of(other)?)).collect()))
+}
+
+/// Multiplies the numbers of tasks of a job. A phase keeps at least one task, and one that has a single
+/// task keeps it.
+fn resize(job: &mut JobPlan, factor: f64) {
+    let of = |tasks: usize| if tasks > 1 { ((tasks as f64 * factor).round() as usize).max(1) } else { tasks };
+    let (maps, reduces) = (of(job.maps.len()), of(job.reduces.len()));
+    job.maps = job.maps.iter().copied().cycle().take(maps).collect();
+    job.reduces = job.reduces.iter().copied().cycle().take(reduces).collect();
+    job.reduces.iter_mut().for_each(|reduce| reduce.share = 1.0 / reduces as f32);
+}
+
+/// Returns a bar chart of columns of a table (all columns with numbers if none are named), with a group
+/// of bars for each row. `paper` has the name and the values that the paper prints, by the first cell
+/// of their rows.
+fn bars(table: &Table, columns: &[&str], y_label: &str, paper: Option<(&str, &[(&str, f64)])>) -> String {
+    let groups: Vec<String> = table.rows.iter().map(|row| row[0].text().to_owned()).collect();
+    let value = |cell: &Cell| match cell {
+        Cell::Figure(figure, _) => figure.known().map(|figure| (figure.mean, figure.half_width)),
+        _ => None,
+    };
+    let none = (f64::NAN, 0.0);
+    let column = |at: usize| table.rows.iter().map(move |row| value(&row[at]));
+    let is_shown = |at: &usize| {
+        let name = table.head[*at].as_str();
+        let is_first = !table.head[..*at].contains(&table.head[*at]);
+        columns.contains(&name) && is_first
+            || columns.is_empty() && *at > 0 && column(*at).any(|value| value.is_some())
+    };
+    let shown = (0..table.head.len()).filter(is_shown);
+    let mut series: Vec<(&str, Vec<(f64, f64)>)> = shown
+        .map(|at| (table.head[at].as_str(), column(at).map(|value| value.unwrap_or(none)).collect()))
+        .collect();
+    if let Some((name, printed)) = paper {
+        let of =
+            |group: &String| printed.iter().find(|(row, _)| row == group).map(|(_, value)| (*value, 0.0));
+        series.push((name, groups.iter().map(|group| of(group).unwrap_or(none)).collect()));
+    }
+    svg::bars(&svg::SCREEN, y_label, &groups, &series)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::Figure;
 
     #[test]
     fn stopped_runs_are_counted_and_not_compared() {
@@ -467,12 +584,71 @@ mod tests {
         let mut claims = json["claims"].as_array().expect("claims").iter();
         assert!(
             claims.any(|claim| claim["verdict"] == "not comparable: jobs failed or did not end"),
-            "{json:#}"
+            "{json:?}"
         );
     }
 
-    fn figure(mean: f64) -> Figure {
-        Figure { mean, half_width: 0.03, is_lower_bound: false, seeds: 5 }
+    fn figure(mean: f64) -> Ours {
+        let figure = Figure { mean, half_width: 0.03, is_lower_bound: false, seeds: 5 };
+        Ours { figure, by_seed: vec![Some(mean)] }
+    }
+
+    /// The names of all figures and tables of each paper, in the order of their numbers.
+    #[test]
+    fn every_figure_and_table_of_the_papers_has_an_entry() {
+        let parts = |kind: &str, number: u32, letters: &str| -> Vec<String> {
+            letters.chars().map(|letter| format!("{kind} {number}{letter}")).collect()
+        };
+        let all = |kind: &str, most: u32| (1..=most).map(|at| format!("{kind} {at}")).collect::<Vec<_>>();
+        for (paper, take, names) in [
+            (
+                Paper::Hsrtf,
+                hsrtf::take_inventory as fn(&mut Reproduction),
+                [
+                    parts("figure", 1, "ab"),
+                    parts("figure", 2, "abcdefghi"),
+                    parts("figure", 3, "abc"),
+                    all("table", 2),
+                ]
+                .concat(),
+            ),
+            (
+                Paper::Chronos,
+                chronos::take_inventory,
+                [
+                    parts("figure", 1, "ab"),
+                    parts("figure", 2, "ab"),
+                    vec!["figure 3".to_owned()],
+                    parts("figure", 4, "ab"),
+                ]
+                .concat(),
+            ),
+            (Paper::Fcs, fcs::take_inventory, [all("figure", 15), all("table", 4)].concat()),
+            (Paper::Coshh, coshh::take_inventory, [all("figure", 28), all("table", 12)].concat()),
+        ] {
+            let mut out = Reproduction::new("", "");
+            take(&mut out);
+            let mut found: Vec<&str> = out.inventory.iter().map(|entry| entry.name).collect();
+            let mut wanted: Vec<&str> = names.iter().map(String::as_str).collect();
+            found.sort_unstable();
+            wanted.sort_unstable();
+            assert_eq!(found, wanted, "{}", paper.name());
+        }
+    }
+
+    #[test]
+    fn bars_show_the_numbers_of_a_table_and_what_the_paper_prints() {
+        let mut table = Table::new(&["jobs", "fcs", "note"]);
+        for (jobs, value) in [("60", 2.0), ("300", 4.0)] {
+            table.row(vec![jobs.into(), Figure::of(&[value]).into(), "text".into()]);
+        }
+        let chart = bars(&table, &[], "s", Some(("paper", &[("300", 3.0)])));
+        assert_eq!(
+            chart.matches("<rect").count(),
+            2 + 1 + 2,
+            "bars of ours, of the paper, and a legend: {chart}"
+        );
+        assert!(chart.contains(">paper</text>") && !chart.contains("note"), "{chart}");
     }
 
     #[test]
@@ -524,18 +700,21 @@ mod tests {
     fn every_output_format_contains_the_relative_difference() {
         let mut out = Reproduction::new("A paper", "its setup");
         let ours = figure(-0.22);
-        out.claim("small jobs", Number::Change(-0.44), Some(ours));
+        out.claim("small jobs", Number::Change(-0.44), Some(ours.clone()));
         out.claim("no failure", Number::Change(0.0), Some(ours));
-        out.claim("a wait", Number::Seconds(51.0), Some(Figure::of(&[])));
+        out.claim("a wait", Number::Seconds(51.0), Some(Ours::of(Vec::new())));
         let table = out.claims();
         let column: Vec<&str> = table.rows.iter().map(|row| row[3].text()).collect();
         assert_eq!((table.head[3].as_str(), column), ("relative difference", vec!["+50%", "-", "-"]));
         assert!(out.text().contains("+50%") && out.html("").contains("<td>+50%</td>"));
         assert!(
-            out.markdown().contains("| small jobs | -44.0% | -22.0% ±3.0 | +50% |"),
+            out.markdown("mrctl repro x").contains("| small jobs | -44.0% | -22.0% ±3.0 | +50% |"),
             "{}",
-            out.markdown()
+            out.markdown("")
         );
+        out.used("table 1", "the jobs");
+        let page = out.markdown("mrctl repro x");
+        assert!(page.contains("\nmrctl repro x\n") && page.contains(INVENTORY), "{page}");
         assert_eq!(out.json()["claims"][0]["relative"], 0.5);
     }
 }

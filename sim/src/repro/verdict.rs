@@ -21,6 +21,24 @@ pub(super) struct Claim {
     /// The number in the paper: a relative change from another policy, or a number with its unit.
     pub(super) paper: Number,
     pub(super) ours: Option<Figure>,
+    /// Our value in each seed; `None` for a seed without one.
+    pub(super) by_seed: Vec<Option<f64>>,
+}
+
+/// Our result for a number of a paper: a figure, and its value in each seed.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Ours {
+    pub(super) figure: Figure,
+    /// `None` for a seed without a value.
+    pub(super) by_seed: Vec<Option<f64>>,
+}
+
+impl Ours {
+    /// Computes the figure from the values of the seeds.
+    pub(super) fn of(by_seed: Vec<Option<f64>>) -> Self {
+        let known: Vec<f64> = by_seed.iter().flatten().copied().collect();
+        Self { figure: Figure::of(&known), by_seed }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -41,6 +59,8 @@ pub(super) enum Number {
     Statement(Sign),
     /// A statement without a number about a difference of fractions.
     PartStatement(Sign),
+    /// A statement without a number about a difference of numbers without unit.
+    PlainStatement(Sign),
 }
 
 /// A statement of a paper about the difference between two policies.
@@ -80,10 +100,27 @@ impl Number {
             Number::Change(value) | Number::Part(value) | Number::Seconds(value) | Number::Plain(value) => {
                 value
             }
-            Number::ChangeRange(..)
-            | Number::PartRange(..)
-            | Number::Statement(_)
-            | Number::PartStatement(_) => f64::NAN,
+            _ => f64::NAN,
+        }
+    }
+
+    fn sign(self) -> Option<Sign> {
+        match self {
+            Number::Statement(sign) | Number::PartStatement(sign) | Number::PlainStatement(sign) => {
+                Some(sign)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the least and the largest value that the paper states, for a chart: they are equal for
+    /// a single number.
+    pub(super) fn range(self) -> (f64, f64) {
+        match (self, self.sign()) {
+            (_, Some(Sign::Less)) => (f64::NEG_INFINITY, 0.0),
+            (_, Some(Sign::More | Sign::NotLess)) => (0.0, f64::INFINITY),
+            (Number::ChangeRange(low, high) | Number::PartRange(low, high), _) => (low, high),
+            _ => (self.value(), self.value()),
         }
     }
 
@@ -96,7 +133,7 @@ impl Number {
             Number::Part(_) => 0.15,
             Number::Seconds(value) | Number::Plain(value) => 0.25 * value.abs(),
             Number::ChangeRange(low, high) | Number::PartRange(low, high) => return Some((low, high)),
-            Number::Statement(_) | Number::PartStatement(_) => return None,
+            Number::Statement(_) | Number::PartStatement(_) | Number::PlainStatement(_) => return None,
         };
         Some((self.value() - tolerance, self.value() + tolerance))
     }
@@ -105,7 +142,9 @@ impl Number {
     pub(super) fn published(self) -> String {
         let show = |value: f64| self.show(Figure::of(&[value]));
         match self {
-            Number::Statement(sign) | Number::PartStatement(sign) => sign.text().into(),
+            Number::Statement(sign) | Number::PartStatement(sign) | Number::PlainStatement(sign) => {
+                sign.text().into()
+            }
             Number::ChangeRange(low, high) | Number::PartRange(low, high) => {
                 if low.is_infinite() {
                     format!("{} or less", show(high))
@@ -122,7 +161,9 @@ impl Number {
     /// Returns what the paper states for `--json`: a number, two for a range, or a word.
     fn json(self) -> Value {
         match self {
-            Number::Statement(sign) | Number::PartStatement(sign) => json!(sign.text()),
+            Number::Statement(sign) | Number::PartStatement(sign) | Number::PlainStatement(sign) => {
+                json!(sign.text())
+            }
             // JSON has no infinity: null.
             Number::ChangeRange(low, high) | Number::PartRange(low, high) => json!([low, high]),
             number => json!(number.value()),
@@ -139,6 +180,7 @@ impl Number {
             Number::PartRange(..) => "part-range",
             Number::Statement(_) => "statement",
             Number::PartStatement(_) => "part-statement",
+            Number::PlainStatement(_) => "plain-statement",
         }
     }
 
@@ -151,6 +193,7 @@ impl Number {
             Number::Plain(_) => "value",
             Number::Statement(_) => "difference, seconds",
             Number::PartStatement(_) => "difference of fractions",
+            Number::PlainStatement(_) => "difference",
         }
     }
 
@@ -160,9 +203,8 @@ impl Number {
             Number::Part(_) | Number::PartRange(..) => show_change(ours).trim_start_matches('+').to_owned(),
             Number::Seconds(_) => format!("{} s", show(ours)),
             Number::Plain(_) => show(ours),
-            Number::Statement(_) => {
-                format!("{}{} s", if ours.mean > 0.0 { "+" } else { "" }, show(ours))
-            }
+            Number::Statement(_) => format!("{} s", Number::PlainStatement(Sign::More).show(ours)),
+            Number::PlainStatement(_) => format!("{}{}", if ours.mean > 0.0 { "+" } else { "" }, show(ours)),
         }
     }
 }
@@ -207,6 +249,7 @@ impl Claim {
             "kind": self.paper.kind(),
             "paper": self.paper.json(),
             "ours": self.ours(),
+            "by_seed": self.by_seed.iter().map(|value| value.map(short_number)).collect::<Vec<_>>(),
             "difference": self.difference(),
             "relative": self.relative(),
             "verdict": self.verdict(),
@@ -218,12 +261,14 @@ impl Claim {
         let Some(ours) = self.ours else { return "not comparable: jobs failed or did not end".into() };
         let Some(ours) = ours.known() else { return "nothing to compare: no run has this value".into() };
         let word = match (self.paper, self.paper.limits()) {
-            (Number::Statement(sign) | Number::PartStatement(sign), _) => match sign.holds(ours) {
-                None => "undecided: no difference beyond the noise",
-                Some(true) => "agrees",
-                Some(false) if ours.mean == 0.0 => "differs: no difference",
-                Some(false) => "differs: opposite",
-            },
+            (Number::Statement(sign) | Number::PartStatement(sign) | Number::PlainStatement(sign), _) => {
+                match sign.holds(ours) {
+                    None => "undecided: no difference beyond the noise",
+                    Some(true) => "agrees",
+                    Some(false) if ours.mean == 0.0 => "differs: no difference",
+                    Some(false) => "differs: opposite",
+                }
+            }
             (_, Some((low, high))) => {
                 let (from, to) = (ours.mean - ours.half_width, ours.mean + ours.half_width);
                 if low <= from && to <= high && self.has_sign(ours) {
@@ -285,13 +330,18 @@ impl Claim {
     }
 }
 
+/// Rounds a value to five significant digits, which suffice to compute a figure again.
+fn short_number(value: f64) -> f64 {
+    format!("{value:.4e}").parse().unwrap_or(value)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn verdict(paper: Number, mean: f64, half_width: f64, seeds: usize) -> String {
         let ours = Some(Figure { mean, half_width, is_lower_bound: false, seeds });
-        Claim { source: String::new(), what: String::new(), paper, ours }.verdict()
+        Claim { source: String::new(), what: String::new(), paper, ours, by_seed: Vec::new() }.verdict()
     }
 
     #[test]
@@ -335,8 +385,13 @@ mod tests {
         assert_eq!(of(Sign::NotLess, -0.5), "undecided: no difference beyond the noise");
         assert_eq!(verdict(Number::Statement(Sign::NotLess), 0.0, 0.0, 5), "agrees");
         let ours = Some(Figure { mean: 12.0, half_width: 1.0, is_lower_bound: false, seeds: 5 });
-        let claim =
-            Claim { source: String::new(), what: String::new(), paper: Number::Statement(Sign::Less), ours };
+        let claim = Claim {
+            source: String::new(),
+            what: String::new(),
+            paper: Number::Statement(Sign::Less),
+            ours,
+            by_seed: Vec::new(),
+        };
         assert_eq!((claim.cell().text(), claim.paper.published()), ("+12.0 ±1.00 s", "less".into()));
         assert_eq!((claim.relative(), claim.json()["paper"].as_str()), (None, Some("less")));
     }
@@ -379,9 +434,14 @@ mod tests {
     #[test]
     fn json_contains_all_numbers_of_a_claim() {
         let ours = Some(Figure { mean: -0.5, half_width: 0.25, is_lower_bound: false, seeds: 3 });
-        let claim =
-            Claim { source: String::new(), what: "small jobs".into(), paper: Number::Change(-0.25), ours }
-                .json();
+        let claim = Claim {
+            source: String::new(),
+            what: "small jobs".into(),
+            paper: Number::Change(-0.25),
+            ours,
+            by_seed: vec![Some(-0.333_333_3), None],
+        }
+        .json();
         assert_eq!((&claim["kind"], &claim["paper"]), (&json!("change"), &json!(-0.25)));
         assert_eq!(
             claim["ours"],
@@ -389,13 +449,29 @@ mod tests {
         );
         assert_eq!((&claim["difference"], &claim["relative"]), (&json!(-0.25), &json!(-1.0)));
         assert_eq!(claim["verdict"], "same direction; size undecided");
-        let none =
-            Claim { source: String::new(), what: String::new(), paper: Number::Seconds(0.0), ours: None }
-                .json();
+        assert_eq!(claim["by_seed"], json!([-0.33333, null]));
+        let none = Claim {
+            source: String::new(),
+            what: String::new(),
+            paper: Number::Seconds(0.0),
+            ours: None,
+            by_seed: Vec::new(),
+        }
+        .json();
         assert_eq!(
             (&none["ours"], &none["difference"], &none["relative"]),
             (&Value::Null, &Value::Null, &Value::Null)
         );
+    }
+
+    #[test]
+    fn statements_and_ranges_have_a_range_in_charts() {
+        assert_eq!(Number::Change(-0.2).range(), (-0.2, -0.2));
+        assert_eq!(Number::ChangeRange(-0.14, -0.02).range(), (-0.14, -0.02));
+        assert_eq!(Number::PlainStatement(Sign::Less).range(), (f64::NEG_INFINITY, 0.0));
+        assert_eq!(Number::PartStatement(Sign::NotLess).range(), (0.0, f64::INFINITY));
+        let lower = Number::PlainStatement(Sign::Less);
+        assert_eq!((verdict(lower, -2.0, 1.0, 5), lower.unit()), ("agrees".into(), "difference"));
     }
 
     #[test]
@@ -409,8 +485,13 @@ mod tests {
         assert_eq!(verdict(Number::Change(-0.45), -0.05, 0.10, 3), "differs: no change beyond the noise");
         assert_eq!(verdict(Number::Seconds(51.0), 60.0, 10.0, 3), "undecided: within the noise");
         assert_eq!(verdict(Number::Change(-0.45), -0.40, 0.0, 1), "agrees (one seed)");
-        let none =
-            Claim { source: String::new(), what: String::new(), paper: Number::Change(0.1), ours: None };
+        let none = Claim {
+            source: String::new(),
+            what: String::new(),
+            paper: Number::Change(0.1),
+            ours: None,
+            by_seed: Vec::new(),
+        };
         assert!(none.verdict().starts_with("not comparable"));
         let empty = Claim { paper: Number::Seconds(1.5), ours: Some(Figure::of(&[])), ..none };
         assert!(empty.verdict().starts_with("nothing to compare"), "a missing wait is not a short wait");
