@@ -180,19 +180,15 @@ fn no_job_takes_much_longer_under_coda_than_under_fair() {
 fn bound_of_coda_holds_with_wrong_estimates_pools_and_a_lost_node() {
     let seeds = std::env::var("FERMATA_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(6);
     let wrong = ("coda.estimate_error", "2");
-    let cases: [(&str, f64, Vec<(&str, &str)>, bool); 3] = [
+    let pools = vec![
+        ("fair.pools.bob.min_maps", "1"),
+        ("coda.pools.bob.min_maps", "1"),
+        ("fair.pools.eve.weight", "2"),
+        ("coda.pools.eve.weight", "2"),
+    ];
+    let cases = [
         ("wrong estimates", 6.0, vec![wrong], false),
-        (
-            "pools",
-            3.0,
-            vec![
-                ("fair.pools.bob.min_maps", "1"),
-                ("coda.pools.bob.min_maps", "1"),
-                ("fair.pools.eve.weight", "2"),
-                ("coda.pools.eve.weight", "2"),
-            ],
-            false,
-        ),
+        ("pools", 3.0, pools, false),
         ("a lost node", 3.0, vec![], true),
     ];
     for (what, factor, params, loses_node) in cases {

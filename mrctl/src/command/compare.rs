@@ -20,7 +20,6 @@ use sim::{
 use std::{
     collections::BTreeSet,
     fmt::Write as _,
-    fs,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -355,6 +354,7 @@ fn set_option(request: &mut Request, key: &str, value: &str) -> Result<(), Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn parts_are_numbered_from_one() {

@@ -185,7 +185,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
             write(path, &reproduction.markdown(&made.provenance.line()))?;
         }
         if args.json {
-            output::json(&made.with_provenance(reproduction.json()).into())?;
+            output::json(&made.with_provenance(reproduction.json()))?;
         } else {
             output::line(reproduction.text())?;
         }

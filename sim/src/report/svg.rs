@@ -428,7 +428,7 @@ pub fn points(x_label: &str, rows: &[PointRow<'_>]) -> String {
                 x(mean)
             );
         }
-        if let Some((paper, _)) = paper.filter(|(low, high)| low == high && low.is_finite()) {
+        if let Some((paper, _)) = paper.filter(|(low, high)| low.total_cmp(high).is_eq() && low.is_finite()) {
             let (x, left, right) = (x(paper), x(paper) - 5.0, x(paper) + 5.0);
             let (above, below) = (y - 5.0, y + 5.0);
             let _ = write!(

@@ -4,8 +4,8 @@
 //! 28).
 
 use super::{
-    Lab, Number, Ours, PaperNumber, Reproduction, Sign, bars, change, columns, difference, ours_of, per_run,
-    resize, run_difference,
+    ComputeOurs, Lab, Number, Ours, PaperNumber, Reproduction, Sign, bars, change, columns, difference,
+    ours_of, per_run, resize, run_difference,
 };
 use crate::{
     Outcome, Setup, clusters,
@@ -261,15 +261,18 @@ fn compare(
 }
 
 /// Returns the scheduling time of a run, for numbers that compare it.
+#[expect(clippy::unnecessary_wraps)] // Other numbers of a run can be missing.
 fn scheduling_s(outcome: &Outcome) -> Option<f64> {
     Some(deciding_s(outcome))
 }
 
+#[expect(clippy::unnecessary_wraps)] // Other numbers of a run can be missing.
 fn dissatisfaction(outcome: &Outcome) -> Option<f64> {
     Some(outcome.metrics.shares.dissatisfaction())
 }
 
 /// Returns the fairness over all users, as the paper defines it.
+#[expect(clippy::unnecessary_wraps)] // Other numbers of a run can be missing.
 fn fairness(outcome: &Outcome) -> Option<f64> {
     Some(outcome.metrics.shares.fairness_of_all_users())
 }
@@ -450,7 +453,7 @@ fn four_machines_numbers(identical: bool) -> Vec<PaperNumber> {
     let (prefix, sign) =
         if identical { ("identical users", Sign::Less) } else { ("minimum shares", Sign::More) };
     let mut all = Vec::new();
-    let mut add = |source: &str, column: String, paper, ours: Box<dyn Fn(&Comparison) -> Option<Ours>>| {
+    let mut add = |source: &str, column: String, paper, ours: Box<ComputeOurs>| {
         all.push(PaperNumber::new(source, (format!("{prefix}: {column}"), column), paper, ours));
     };
     let completion = |comparison: &Comparison| difference(comparison, None, ("fair", "fifo"), makespan_s);
@@ -785,7 +788,7 @@ fn vary_assumptions(out: &mut Reproduction, lab: &Lab<'_>, scope: Scope) -> Resu
     let mut settings = vec![(false, "", paper_figures.numbers(), Vec::new())];
     match scope {
         Scope::Facebook => {
-            settings.push((true, ", identical users", facebook.identical_numbers(), Vec::new()))
+            settings.push((true, ", identical users", facebook.identical_numbers(), Vec::new()));
         }
         Scope::FourMachines => settings[0].2 = four_machines_numbers(false),
         Scope::Yahoo => {}

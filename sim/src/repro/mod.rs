@@ -442,6 +442,9 @@ impl Reproduction {
     }
 }
 
+/// Computes our value of a number of a paper.
+type ComputeOurs = dyn Fn(&Comparison) -> Option<Ours>;
+
 /// A number of a paper and how ours is computed: a claim, and a column of a table of sensitivity.
 struct PaperNumber {
     /// The figure or table of the paper.
@@ -449,7 +452,7 @@ struct PaperNumber {
     what: String,
     column: String,
     paper: Number,
-    ours: Box<dyn Fn(&Comparison) -> Option<Ours>>,
+    ours: Box<ComputeOurs>,
 }
 
 impl PaperNumber {
