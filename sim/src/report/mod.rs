@@ -430,7 +430,7 @@ mod tests {
         let known = TimesAlone::Groups([("small".to_owned(), Span::secs(1))].into());
         comparison.alone = vec![known.clone(), known.clone()];
         assert_eq!(slowdown_note(&comparison), None);
-        comparison.alone = vec![known, TimesAlone::Groups(Default::default())];
+        comparison.alone = vec![known, TimesAlone::Groups(std::collections::BTreeMap::default())];
         assert!(slowdown_note(&comparison).is_some_and(|note| note.contains("--time-limit")));
     }
 

@@ -1011,7 +1011,11 @@ mod tests {
                 let mut other = job.clone();
                 resize(&mut other, factor);
                 let wanted = (job.maps.len() as f64 * times).round().max(1.0);
-                assert_eq!(other.maps.len() as f64, wanted);
+                assert!(
+                    (other.maps.len() as f64 - wanted).abs() < 0.5,
+                    "{} maps, not {wanted}",
+                    other.maps.len()
+                );
                 let shares: f32 = other.reduces.iter().map(|reduce| reduce.share).sum();
                 assert!((shares - 1.0).abs() < 1e-3, "{shares}");
             }
