@@ -426,15 +426,23 @@ impl Coda {
         total_s.map(|total_s| total_s * part)
     }
 
+    /// Returns the seconds of work that comes before the next task of a job on all slots: none if the
+    /// job has precedence over smaller ones.
+    fn backlog_s(&self, job: JobId, phase: Phase) -> f64 {
+        let state = self.state(job);
+        let comes_first = state.overdue_since.is_some() || self.is_below_min(job, phase);
+        if comes_first { 0.0 } else { state.backlog_s[phase] }
+    }
+
     /// Returns whether a task of a job would end sooner on another node than on this slow one,
-    /// after the work of all smaller jobs.
+    /// after the work of the jobs that are ahead.
     fn is_too_slow(&self, job: JobId, phase: Phase, tracker: TrackerId) -> bool {
         let speed = self.speed(tracker);
         if !self.settings.avoids_slow_nodes || speed >= SLOW {
             return false;
         }
-        let state = self.state(job);
-        state.work.task_s[phase] / speed > state.work.task_s[phase] + state.backlog_s[phase]
+        let task_s = self.state(job).work.task_s[phase];
+        task_s / speed > task_s + self.backlog_s(job, phase)
     }
 
     /// Returns whether a job leaves a slot of a slow node free. If no other slot comes for much
@@ -455,8 +463,8 @@ impl Coda {
 
     /// Returns how long a job leaves slots of slow nodes free at most.
     fn longest_wait_s(&self, job: JobId, phase: Phase) -> f64 {
-        let state = self.state(job);
-        PATIENCE * (state.backlog_s[phase] + state.work.task_s[phase]) + PATIENCE_MIN_S
+        let task_s = self.state(job).work.task_s[phase];
+        PATIENCE * (self.backlog_s(job, phase) + task_s) + PATIENCE_MIN_S
     }
 
     /// Returns the number of slots for which overdue jobs have precedence.

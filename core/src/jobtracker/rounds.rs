@@ -17,10 +17,11 @@ use crate::{
 use std::collections::BTreeSet;
 
 impl JobTracker {
-    /// Offers the free slots of a tracker to the policy, if a task could use one.
+    /// Offers the free slots of a tracker to the policy, if a task could use one. A slot can also be
+    /// reserved for a task that is not pending, because it still runs on a suspect tracker.
     pub(super) fn offer(&mut self, now: Time, tracker: TrackerId, out: &mut Vec<Effect>) {
         let has_free_slot = Phase::BOTH.into_iter().any(|phase| self.cluster.has_free_slot(tracker, phase));
-        if has_free_slot && self.has_launchable_task() {
+        if has_free_slot && (self.has_launchable_task() || !self.reservations.is_empty()) {
             self.run_round(now, Cause::Offer(tracker), out);
         }
     }

@@ -125,14 +125,19 @@ impl Nodes {
         let node = self.finished_maps.entry(map.attempt.tracker).or_default();
         node.forget(FORGETTING);
         node.add(1.0, map.expected_s, taken_s);
-        let times = if map.is_node_local(cluster) { &mut self.finished_near } else { &mut self.finished_far };
+        let times = match map.is_node_local(cluster) {
+            Some(true) => &mut self.finished_near,
+            Some(false) => &mut self.finished_far,
+            None => return,
+        };
         times.add(map.expected_s, taken_s);
         times.forget((LOCALITY_MEASURED_S / times.taken_s.max(1e-6)).min(1.0));
     }
 
     /// Measures the speed of each node by the maps that it has finished and those that run: the
     /// expected time of what they have done, divided by the time that it took, relative to the
-    /// median over all slots.
+    /// median over the slots of all nodes that have run maps. A node counts as slow only if its maps
+    /// took long enough together.
     pub(super) fn measure(&mut self, running: &[MeasuredMap<'_>], now: Time, cluster: &Cluster) {
         let mut speeds = self.finished_maps.clone();
         let (mut near, mut far) = (LOCALITY_PRIOR, LOCALITY_PRIOR);
@@ -141,24 +146,30 @@ impl Nodes {
         for map in running {
             let taken_s = now.since(map.attempt.launched).as_secs_f64();
             speeds.entry(map.attempt.tracker).or_default().add(map.done, map.expected_s, taken_s);
-            let times = if map.is_node_local(cluster) { &mut near } else { &mut far };
-            times.add(map.done * map.expected_s, taken_s);
+            match map.is_node_local(cluster) {
+                Some(true) => near.add(map.done * map.expected_s, taken_s),
+                Some(false) => far.add(map.done * map.expected_s, taken_s),
+                None => {}
+            }
         }
         self.remote_slowdown = near.ratio() / far.ratio();
-        let measured = speeds.into_iter().filter(|(_, node)| node.taken_s > SLOW_MEASURED_S);
-        let mut measured: Vec<(f64, TrackerId)> =
-            measured.filter_map(|(tracker, node)| Some((node.log_ratio.value()?, tracker))).collect();
-        measured.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let slots = |id: TrackerId| cluster.tracker(id).map_or(0, |tracker| tracker.slots[Phase::Map]);
-        let usual = median(measured.iter().map(|(log_ratio, id)| (*log_ratio, slots(*id)))).unwrap_or(0.0);
-        self.speeds = measured.iter().map(|(log_ratio, id)| (*id, (log_ratio - usual).exp())).collect();
+        let slots = |id: &TrackerId| cluster.tracker(*id).map_or(0, |tracker| tracker.slots[Phase::Map]);
+        let ratios = speeds.iter().filter_map(|(id, node)| Some((node.log_ratio.value()?, slots(id))));
+        let mut ratios: Vec<(f64, u32)> = ratios.collect();
+        ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let usual = median(ratios.iter().copied()).unwrap_or(0.0);
+        let measured = speeds.iter().filter(|(_, node)| node.taken_s > SLOW_MEASURED_S);
+        let speed = |node: &NodeSpeed| Some((node.log_ratio.value()? - usual).exp());
+        self.speeds = measured.filter_map(|(id, node)| Some((*id, speed(node)?))).collect();
     }
 }
 
 impl MeasuredMap<'_> {
-    fn is_node_local(&self, cluster: &Cluster) -> bool {
-        let host = cluster.tracker(self.attempt.tracker).map(|tracker| tracker.host);
-        host.zip(self.job.task(self.attempt.id.task)).is_some_and(|(host, task)| task.hosts.contains(&host))
+    /// Returns whether the map is node-local; `None` if its input has no hosts.
+    fn is_node_local(&self, cluster: &Cluster) -> Option<bool> {
+        let host = cluster.tracker(self.attempt.tracker)?.host;
+        let hosts = &self.job.task(self.attempt.id.task)?.hosts;
+        (!hosts.is_empty()).then(|| hosts.contains(&host))
     }
 }
 

@@ -122,7 +122,9 @@ impl Coda {
                     // A reduce waits for maps on any node.
                     let waits_s = if phase == Phase::Reduce { state.maps_end_s } else { 0.0 };
                     let left_s = self.remaining_s(attempt, plan) - waits_s;
-                    let elsewhere_s = left_s * speed + self.preemption_cost_s(phase) + state.backlog_s[phase];
+                    let elsewhere_s = left_s * speed
+                        + self.preemption_cost_s(phase)
+                        + self.backlog_s(attempt.id.job(), phase);
                     // Each move must gain more than the one before. They are counted only for
                     // attempts that would gain enough for a first move.
                     let moves = left_s > MOVE_GAIN * elsewhere_s
@@ -137,12 +139,14 @@ impl Coda {
         }
     }
 
-    /// Returns the number of slots that will soon be free without preemption.
+    /// Returns the number of slots that will soon be free without preemption, and that waiting jobs
+    /// would use.
     fn slots_free_soon(&self, phase: Phase, plan: &Plan<'_>) -> u32 {
         let cluster = plan.cluster();
         let attempts = cluster.active_jobs().flat_map(|job| cluster.running(job, phase));
         attempts
             .filter(|(attempt, _)| !plan.is_preempted(attempt.id) && self.ends_soon(attempt, plan))
+            .filter(|(attempt, _)| plan.accepts_work(attempt.tracker) && self.speed(attempt.tracker) >= SLOW)
             .count() as u32
     }
 

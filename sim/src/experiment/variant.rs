@@ -18,12 +18,14 @@ pub struct Combination {
 }
 
 /// Returns every combination of the values in `skips=20|60;slack_max=3|5`; those of the last key vary
-/// first. Returns `None` if there are more than [`COMBINATIONS_MAX`].
+/// first. A command may contain pipes, so `command` has one value. Returns `None` if there are more
+/// than [`COMBINATIONS_MAX`].
 pub fn combinations(given: &str) -> Option<Vec<Combination>> {
     let mut all = vec![Combination { pairs: String::new(), varied: String::new() }];
     for pair in given.split(';').filter(|pair| !pair.is_empty()) {
         let (key, values) = pair.split_once('=').map_or((pair, None), |(key, values)| (key, Some(values)));
         let pairs: Vec<String> = match values {
+            Some(_) if key == "command" => vec![pair.to_owned()],
             Some(values) => values.split('|').map(|value| format!("{key}={value}")).collect(),
             None => vec![key.to_owned()],
         };

@@ -629,7 +629,9 @@ fn delay(comparison: &Comparison, at: usize) -> Ours {
         let later = outcome.metrics.jobs().skip(PROFILE_LARGE);
         let delays =
             later.filter_map(|(_, job)| Some(makespan_s(job)? / alone.get(&job.group)?.as_secs_f64() - 1.0));
-        Some(mean(&delays.collect::<Vec<f64>>()))
+        let delays: Vec<f64> = delays.collect();
+        // None if the runs of single jobs were stopped.
+        (!delays.is_empty()).then(|| mean(&delays))
     };
     Ours::of(comparison.runs[at].iter().zip(&comparison.alone).map(of_seed).collect())
 }
