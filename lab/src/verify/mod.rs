@@ -24,8 +24,8 @@ use view::output::{self, Usage};
 /// Runs terasort, wordcount, streaming and mixed workloads on four machines that it creates on this
 /// machine: network namespaces with limited links, disks and processors (as root). Tasks are
 /// preempted, and in the mixed workload a node dies. The simulator gets the limits of the machines,
-/// and rates of the programs that are measured before each repeat, with other input. With --paced, the tasks of
-/// other trials mostly sleep, on a local cluster of eight nodes; that does not need root.
+/// and rates of the programs that are measured before each repeat, with other input. With --paced,
+/// the tasks of other trials mostly sleep, on a local cluster of eight nodes; that does not need root.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl verify\n  \

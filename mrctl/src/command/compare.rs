@@ -251,8 +251,8 @@ fn figures(board: &Leaderboard) -> Vec<(String, String)> {
     files
 }
 
-/// Returns the scores of all workloads as CSV, with the offered load of each in the first seed. The first line is a comment that says how they were
-/// made.
+/// Returns the scores of all workloads as CSV, with the offered load of each in the first seed. The
+/// first line is a comment that says how they were made.
 fn csv(made_by: &str, board: &Leaderboard, sizes: &[WorkloadSize<'_>]) -> String {
     let mut rows: Vec<Value> = board.scores.iter().map(|score| json!(score)).collect();
     for row in &mut rows {

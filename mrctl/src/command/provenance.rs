@@ -15,7 +15,7 @@ use std::{
 pub(crate) struct InputFile {
     /// The path as it was given.
     pub(crate) path: String,
-    /// Of the content of a file. Of a folder, it is that of the output of `sha256sum *` in it.
+    /// Of the content of a file. Of a folder, it is that of the output of `LC_ALL=C sha256sum *` in it.
     pub(crate) sha256: String,
 }
 

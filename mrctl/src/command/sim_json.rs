@@ -165,7 +165,8 @@ pub(crate) fn job_rows(details: &Details, comparison: &Comparison) -> Vec<Map<St
         let used = Phase::BOTH.map(|phase| comparison.utilisations(at, phase));
         let Value::Array(jobs) = jobs(comparison, at) else { continue };
         for mut job in jobs {
-            let run = comparison.seeds.iter().position(|seed| job["seed"] == *seed).unwrap_or(0);
+            let run = comparison.seeds.iter().position(|seed| job["seed"] == *seed);
+            let run = run.expect("every job has the seed of its run");
             let load = details.offered_loads.get(run).copied().flatten();
             job["policy"] = variant.label.as_str().into();
             job["map_slots_used"] = json!(used[0][run]);

@@ -42,7 +42,7 @@ pub struct Score {
     /// p-value of that difference, corrected for all comparisons of the campaign.
     pub p_corrected: Option<f64>,
     /// Completion divided by the time alone on the cluster: median, 95th and 99th percentile. Null, as
-    /// are `jain` and `largest_against_fair`, if a run of each job alone was stopped.
+    /// is every other figure that compares two runs, if one of them was stopped in any seed.
     pub slowdown_p50: Option<f64>,
     pub slowdown_p95: Option<f64>,
     pub slowdown_p99: Option<f64>,
@@ -75,8 +75,8 @@ pub struct Leaderboard {
     /// Runs that are missing, also of single jobs and of `fair`, because other parts of the campaign
     /// have not done them yet.
     pub missing_runs: usize,
-    /// Runs that the time limit stopped: workload, policy and seed. Figures that need each job alone
-    /// are left out for a workload if such a run of it was stopped.
+    /// Runs that the time limit stopped: workload, policy and seed. Figures that compare two runs are
+    /// left out if one of them was stopped in any seed.
     pub stopped_runs: Vec<String>,
     #[serde(skip)]
     slowdowns: Vec<Vec<f64>>,
@@ -152,7 +152,7 @@ impl Leaderboard {
         let runs: Vec<&str> = runs.chain(more.as_deref()).collect();
         (!runs.is_empty()).then(|| {
             format!(
-                "{} reached --time-limit ({}): means with ≥ are lower bounds, and slowdown, Jain and largest tenth are left out for a workload whose run of each job alone was stopped: give a longer --time-limit",
+                "{} reached --time-limit ({}): means with ≥ are lower bounds, and what is compared with a run that was stopped is left out: give a longer --time-limit",
                 crate::count(self.stopped_runs.len(), "run"),
                 runs.join("; ")
             )
@@ -348,10 +348,11 @@ fn score(
     let (mut changes, mut left_out) = (Vec::new(), 0);
     let (mut slowdowns, mut rhos, mut jains) = (Vec::new(), Vec::new(), Vec::new());
     let mut largest: [Vec<f64>; 2] = Default::default();
-    // A run that was stopped has only the first jobs, which do not represent the others.
-    let is_alone_complete = alone.values().all(|run| !run.stopped);
+    // In a run that was stopped, the jobs that ended do not represent the others.
+    let are_complete = |runs: &BySeed<'_>| runs.values().chain(ours.values()).all(|run| !run.stopped);
+    let [reference, alone, fair] = [reference, alone, fair].map(|runs| are_complete(runs).then_some(runs));
     for (seed, run) in ours {
-        if let Some(other) = reference.get(seed).filter(|_| !is_reference) {
+        if let Some(other) = reference.and_then(|runs| runs.get(seed)).filter(|_| !is_reference) {
             let mut sums = [0.0, 0.0];
             let mut both = 0;
             paired(run, other, |_, our_s, their_s| {
@@ -361,12 +362,13 @@ fn score(
             left_out += run.jobs.len().max(other.jobs.len()) - both;
             changes.extend((sums[1] > 0.0).then(|| sums[0] / sums[1] - 1.0));
         }
-        if let Some(alone) = alone.get(seed).filter(|_| is_alone_complete) {
+        let fair = fair.and_then(|runs| runs.get(seed));
+        if let Some(alone) = alone.and_then(|runs| runs.get(seed)) {
             let mut slowed = Vec::new();
             paired(run, alone, |_, our_s, alone_s| slowed.push(our_s / alone_s.max(1e-6)));
             jains.extend(jain(&slowed));
             slowdowns.append(&mut slowed);
-            if let Some(fair) = fair.get(seed) {
+            if let Some(fair) = fair {
                 let large = largest_jobs(alone);
                 paired(run, fair, |job, our_s, fair_s| {
                     if large.contains(&job) {
@@ -376,7 +378,7 @@ fn score(
                 });
             }
         }
-        if let Some(fair) = fair.get(seed) {
+        if let Some(fair) = fair {
             paired(run, fair, |_, our_s, fair_s| rhos.push(our_s / fair_s.max(1e-6)));
         }
     }
