@@ -414,20 +414,21 @@ const CODA_GOALS_MISSED: [(&str, &str, &str); 0] = [];
 
 /// The goals of `coda` on every workload: a mean completion that is the lowest or, with the whole
 /// interval, within 2 % of that of any other policy; the largest tenth of the jobs at most 5 % slower
-/// than under `fair`; and a p99 of finish-time fairness of at most 2.
+/// than under `fair`; and a p99 of finish-time fairness of at most 2. Estimates that are wrong by a
+/// factor of 2 or 4 cost at most 15 % or 30 %.
 #[test]
 fn archived_coda_meets_its_goals() {
     let archives = archives();
     let mut missed = BTreeSet::new();
-    let files = ["coda.json", "coda-failure.json", "coda-facebook-2009.json"];
-    for (name, archive) in files.iter().filter_map(|name| Some((*name, archives.get(*name)?))) {
+    for name in ["coda.json", "coda-failure.json"] {
+        let archive = &archives[name];
         assert_eq!(archive["leaderboard"]["reference"], "coda", "{name}");
         assert!(archive["seeds"].as_u64() >= Some(30), "{name}: fewer than 30 seeds");
         for score in archive["leaderboard"]["scores"].as_array().unwrap() {
             let workload = score["workload"].as_str().unwrap();
             assert_eq!(score["unfinished"], 0, "{name}: {workload} under {}", score["policy"]);
             if score["policy"] == "coda" {
-                let is_above = |key: &str, goal: f64| score[key].as_f64().is_some_and(|value| value > goal);
+                let is_above = |key: &str, goal: f64| score[key].as_f64().unwrap() > goal;
                 for (key, goal) in [("rho_p99", 2.0), ("largest_against_fair", 1.05)] {
                     missed.extend(is_above(key, goal).then_some((name, workload, key)));
                 }
@@ -437,6 +438,14 @@ fn archived_coda_meets_its_goals() {
                 let lower = difference["mean"].as_f64().unwrap() - difference["half_width"].as_f64().unwrap();
                 missed.extend((1.0 / (1.0 + lower) > 1.02).then_some((name, workload, "completion_s")));
             }
+        }
+    }
+    for score in archives["coda-rules.json"]["leaderboard"]["scores"].as_array().unwrap() {
+        let (workload, policy) = (score["workload"].as_str().unwrap(), score["policy"].as_str().unwrap());
+        let goals = [("coda[estimate_error=2", 0.15), ("coda[estimate_error=4", 0.3)];
+        if let Some((_, goal)) = goals.into_iter().find(|(start, _)| policy.starts_with(start)) {
+            let is_above = score["against_reference"]["mean"].as_f64().unwrap() > goal;
+            missed.extend(is_above.then_some(("coda-rules.json", workload, policy)));
         }
     }
     assert_eq!(missed, BTreeSet::from(CODA_GOALS_MISSED), "update the list, and the page");
