@@ -373,6 +373,9 @@ pub fn open(request: &Request) -> Result<Case, CatalogError> {
     Ok(case)
 }
 
+/// Maximum number of jobs of a generated workload.
+const JOBS_MAX: u32 = 100_000;
+
 /// Checks that the numeric options are in their range and that all options apply to the workload.
 fn check_request(request: &Request) -> Result<(), CatalogError> {
     let whole = [
@@ -388,6 +391,7 @@ fn check_request(request: &Request) -> Result<(), CatalogError> {
     }
     let most = [
         ("a number of nodes", request.nodes, MACHINES_MAX, "at most 100000"),
+        ("a number of jobs", request.jobs, JOBS_MAX, "at most 100000"),
         ("a number of map slots", request.map_slots, SLOTS_MAX, "at most 10000"),
         ("a number of reduce slots", request.reduce_slots, SLOTS_MAX, "at most 10000"),
     ];
@@ -400,6 +404,11 @@ fn check_request(request: &Request) -> Result<(), CatalogError> {
         if let Some(value) = value.filter(|value| !(value.is_finite() && *value > 0.0)) {
             return Err(CatalogError::Number { what, value: value.to_string(), wanted: "above 0" });
         }
+    }
+    let jobs = f64::from(request.jobs.unwrap_or(1));
+    if let Some(gap_s) = request.gap_s.filter(|gap_s| check_time_range(gap_s * jobs).is_err()) {
+        let wanted = "short enough that all jobs arrive within ten years";
+        return Err(CatalogError::Number { what: "a gap", value: gap_s.to_string(), wanted });
     }
     check_options_apply(request)
 }
@@ -585,6 +594,10 @@ mod tests {
         assert_eq!(refused(&request("fsc.tsv")), "fsc.tsv: there is no such file");
         let asked = Request { jobs: Some(5), ..request("hsrtf") };
         assert_eq!(refused(&asked), "hsrtf takes no --jobs: its jobs are fixed");
+        let asked = Request { jobs: Some(99_999_999), ..request("gridmix") };
+        assert!(refused(&asked).contains("99999999"), "{}", refused(&asked));
+        let asked = Request { jobs: Some(5), gap_s: Some(1e30), ..request("gridmix") };
+        assert!(refused(&asked).contains("within ten years"), "{}", refused(&asked));
         let asked = Request { scale: Some(3.0), ..request("gridmix") };
         assert!(refused(&asked).starts_with("gridmix takes no --scale"));
         for fixed in ["coshh-yahoo", "trace.tsv"].into_iter().chain(REAL_WORKLOADS) {

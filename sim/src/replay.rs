@@ -5,6 +5,7 @@ use crate::{
     Recording, Setup,
     catalog::OfferedLoad,
     experiment::{Comparison, Experiment, ExperimentError, RunProgress, Step, Variant, job_times_alone},
+    external,
     fault::{Fault, FaultKind},
     report::{percent, show},
     setup::Machine,
@@ -58,6 +59,10 @@ pub enum NoPolicy {
         "jobs ran under different policies ({0}): replay only histories of one policy, or give a policy with --ran"
     )]
     Several(String),
+    #[error(
+        "the jobs ran under an external policy, a program that `replay` does not start because a history names it: if you trust the program, name the policy with --ran"
+    )]
+    External,
 }
 
 /// Adds `as configured` to the label of the policy that ran, to distinguish it from variants with the
@@ -70,6 +75,9 @@ pub fn as_configured(variant: Variant) -> Variant {
 pub fn ran(history: &History) -> Result<Variant, NoPolicy> {
     match &history.policies[..] {
         [] => Err(NoPolicy::NotRecorded),
+        [PolicyUse { params, .. }] if params.keys().any(|key| external::is_parameter(key)) => {
+            Err(NoPolicy::External)
+        }
         [PolicyUse { policy, params, .. }] => Ok(as_configured(Variant {
             label: policy.clone(),
             scheduler: policy.clone(),
@@ -386,6 +394,10 @@ mod tests {
         let error =
             ran(&of(vec![one("fair", &[1, 2]), one("fifo", &[3])])).expect_err("two policies").to_string();
         assert!(error.contains("(fair: job_1 to job_2; fifo: job_3)"), "{error}");
+        // A history must not choose which program is started.
+        let params = BTreeMap::from([("external.command".to_owned(), "touch file".to_owned())]);
+        let external = PolicyUse { params, ..one("external", &[1]) };
+        assert_eq!(ran(&of(vec![external])), Err(NoPolicy::External));
     }
 
     #[test]

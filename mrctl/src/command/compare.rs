@@ -2,7 +2,7 @@
 
 use super::{
     provenance::Provenance,
-    sim::{FAILURE_TIME_MIN, can_write, create_figures_folder, parse_policies, write, write_figures},
+    sim::{FAILURE_TIME_MIN, can_write_all, create_figures_folder, parse_policies, write, write_figures},
 };
 use crate::output::{self, SimulationProgress, Usage};
 use anyhow::{Context, Result, bail};
@@ -109,9 +109,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if !policies.contains(&reference) {
         bail!(Usage(format!("--reference {reference} is not among the policies: {}", policies.join(", "))));
     }
-    for path in args.report.iter().chain(&args.csv) {
-        can_write(path)?;
-    }
+    can_write_all(args.report.iter().chain(&args.csv), files.iter().map(PathBuf::as_path))?;
     args.figures.as_deref().map_or(Ok(()), create_figures_folder)?;
     let provenance = Provenance::of_this_process().with_files(files.iter().map(PathBuf::as_path))?;
     let made_by = provenance.line();

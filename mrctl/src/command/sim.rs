@@ -19,6 +19,7 @@ use sim::{
     workload::history,
 };
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, Instant},
@@ -212,9 +213,7 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         anyhow::bail!(Usage(format!("{flags}: give one policy with --scheduler, and one seed")));
     }
     let files = args.report.iter().chain(&args.csv).chain(&args.parquet);
-    for path in files.chain(of_one_run.into_iter().flatten()) {
-        can_write(path)?;
-    }
+    can_write_all(files.chain(of_one_run.into_iter().flatten()), request.files())?;
     args.figures.as_deref().map_or(Ok(()), create_figures_folder)?;
     args.history.as_deref().map_or(Ok(()), create_history_folder)?;
     for (flag, time) in [("--mtbf", args.mtbf), ("--mttr", args.mttr)] {
@@ -445,7 +444,37 @@ pub(super) fn parse_policies(list: &str) -> Result<Vec<Variant>> {
     Variant::list(list).map_err(|error: ExperimentError| Usage(error.to_string()).into())
 }
 
-/// Checks that a report can be written to `path`. Call this before a simulation, which takes long.
+/// Checks that all outputs can be written, each to a file of its own, and not to an input. Call this
+/// before a simulation, which takes long.
+pub(crate) fn can_write_all<'a>(
+    outputs: impl Iterator<Item = &'a PathBuf>,
+    inputs: impl Iterator<Item = &'a Path>,
+) -> Result<()> {
+    // The same file may have several paths.
+    let resolved = |path: &Path| {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let folder = std::fs::canonicalize(parent.unwrap_or(Path::new(".")));
+        let name = path.file_name().unwrap_or_default();
+        std::fs::canonicalize(path).unwrap_or_else(|_| folder.unwrap_or_default().join(name))
+    };
+    let inputs: Vec<PathBuf> = inputs.map(resolved).collect();
+    let mut seen = BTreeSet::new();
+    for path in outputs {
+        can_write(path)?;
+        let file = resolved(path);
+        if inputs.contains(&file) {
+            let why = "this file is read by the same command: write to another file";
+            return Err(Usage(format!("{}: {why}", path.display())).into());
+        }
+        if !seen.insert(file) {
+            let why = "two results would be written to this file: give each a file of its own";
+            return Err(Usage(format!("{}: {why}", path.display())).into());
+        }
+    }
+    Ok(())
+}
+
+/// Checks that a file can be written, without changing it.
 pub(crate) fn can_write(path: &Path) -> Result<()> {
     let was_there = path.exists();
     let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
@@ -533,6 +562,22 @@ mod tests {
     fn usage_error(flags: &[&str]) -> String {
         let error = compare(&parse(flags).expect("known flags")).expect_err("it is refused");
         error.downcast::<Usage>().expect("a usage error").to_string()
+    }
+
+    #[test]
+    fn outputs_are_different_files_and_not_inputs() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let [trace, csv, swf] = ["t.tsv", "c.csv", "s.swf"].map(|name| folder.path().join(name));
+        std::fs::write(&trace, "1").expect("a working disk");
+        let alias = folder.path().join(".").join("t.tsv");
+        let check = |outputs: &[&PathBuf]| {
+            let checked = can_write_all(outputs.iter().copied(), [trace.as_path()].into_iter());
+            checked.map_err(|error| error.to_string())
+        };
+        assert_eq!(check(&[&csv, &swf]), Ok(()));
+        assert!(check(&[&alias]).unwrap_err().contains("is read by the same command"));
+        assert!(check(&[&csv, &csv]).unwrap_err().contains("two results would be written"));
+        assert_eq!(std::fs::read_to_string(&trace).expect("it is there"), "1");
     }
 
     #[test]

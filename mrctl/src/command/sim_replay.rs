@@ -2,7 +2,7 @@
 
 use super::{
     provenance::Provenance,
-    sim::{can_write, create_history_folder, parse_policies, write},
+    sim::{can_write_all, create_history_folder, parse_policies, write},
     sim_json,
     why::{SimulatedWhy, print_simulated},
 };
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let why = "--history and --why are for one run: give one policy with --scheduler";
         return Err(Usage(why.into()).into());
     }
-    args.report.as_deref().map_or(Ok(()), can_write)?;
+    can_write_all(args.report.iter(), std::iter::once(args.history.as_path()))?;
     output::check_local(&args.history)?;
     let history = history::read(&args.history)?;
     let ran = match named.and_then(|mut named| named.pop()) {

@@ -64,6 +64,8 @@ pub struct Score {
     pub unfinished: usize,
     /// Jobs that did not succeed under both this policy and the reference, over all seeds.
     pub left_out: usize,
+    /// Whether the time limit stopped a run of this policy or of the reference.
+    pub stopped: bool,
 }
 
 /// The scores of all policies on all workloads.
@@ -243,6 +245,7 @@ impl Leaderboard {
     fn verdict(&self, score: &Score) -> String {
         let mut verdict = match (score.against_reference, score.p_corrected) {
             (None, _) if score.policy == self.reference => "reference".to_owned(),
+            (None, _) if score.stopped => "a run was stopped".to_owned(),
             (None, _) if score.left_out == 0 => "runs are missing".to_owned(),
             (None, _) => "no job succeeded under both".to_owned(),
             (Some(_), None) => "one seed: may be chance".to_owned(),
@@ -350,6 +353,7 @@ fn score(
     let mut largest: [Vec<f64>; 2] = Default::default();
     // In a run that was stopped, the jobs that ended do not represent the others.
     let are_complete = |runs: &BySeed<'_>| runs.values().chain(ours.values()).all(|run| !run.stopped);
+    let stopped = !are_complete(reference);
     let [reference, alone, fair] = [reference, alone, fair].map(|runs| are_complete(runs).then_some(runs));
     for (seed, run) in ours {
         if let Some(other) = reference.and_then(|runs| runs.get(seed)).filter(|_| !is_reference) {
@@ -411,6 +415,7 @@ fn score(
         preemptions: over_seeds(&|run| run.preemptions as f64),
         unfinished,
         left_out,
+        stopped,
     };
     (score, p_value(&changes), slowdowns)
 }

@@ -150,8 +150,12 @@ impl Comparison {
     /// `other` to variant `one`: -0.2 means a fifth less. Only jobs that succeeded under both count
     /// ([`Self::left_out`] counts the others). Both variants run the same jobs in each seed, so the
     /// change is computed per seed, and differences between seeds do not widen the interval.
-    /// Returns `None` if no job counts.
+    /// Returns `None` if no job counts, or if a run was stopped: the jobs that ended by then do not
+    /// represent the others.
     pub fn change(&self, group: Option<&str>, one: usize, other: usize) -> Option<Figure> {
+        if self.is_stopped(one, other) {
+            return None;
+        }
         let changes: Vec<f64> = (0..self.seeds.len())
             .filter_map(|seed| {
                 let pairs = self.pairs(seed, group, one, other);
@@ -160,6 +164,11 @@ impl Comparison {
             })
             .collect();
         Figure::of(&changes).known()
+    }
+
+    /// Returns whether the time limit stopped a run of one of two variants.
+    pub fn is_stopped(&self, one: usize, other: usize) -> bool {
+        self.runs[one].iter().chain(&self.runs[other]).any(|outcome| outcome.stopped)
     }
 
     /// Returns how many jobs of a group (or all jobs) did not succeed under both variants, over all

@@ -35,6 +35,11 @@ use std::{
 
 /// The name of the policy.
 pub(crate) const NAME: &str = "external";
+
+/// Returns whether a parameter belongs to an external policy.
+pub(crate) fn is_parameter(key: &str) -> bool {
+    key.split_once('.').is_some_and(|(section, _)| section == NAME)
+}
 /// Name of the parameter with the command.
 const COMMAND: &str = "command";
 /// Name of the parameter with the time limit of an answer.

@@ -25,6 +25,7 @@ pub fn against_first(comparison: &Comparison) -> Table {
     for (at, variant) in comparison.variants.iter().enumerate().skip(1) {
         let left_out = comparison.left_out(None, at, 0);
         let (shown, verdict) = match comparison.change(None, at, 0) {
+            None if comparison.is_stopped(at, 0) => (Cell::from("-"), "a run was stopped by --time-limit"),
             None => (Cell::from("-"), "no job succeeded under both"),
             Some(change) => (
                 Cell::Figure(change, show_change(change)),
@@ -36,7 +37,7 @@ pub fn against_first(comparison: &Comparison) -> Table {
                 },
             ),
         };
-        let verdict = if left_out > 0 {
+        let verdict = if left_out > 0 && !comparison.is_stopped(at, 0) {
             let jobs = crate::count(left_out, "job");
             format!("{verdict}; without {jobs} that did not succeed under both")
         } else {
@@ -102,7 +103,7 @@ pub fn slowdown_note(comparison: &Comparison) -> Option<&'static str> {
             "worst slowdown is not measured, because the jobs of a group differ; `mrctl lab compare` measures the slowdown of each job",
         )
     } else if comparison.alone.iter().any(TimesAlone::is_empty) {
-        Some("worst slowdown is without seeds in which --time-limit stopped the runs of single jobs")
+        Some("worst slowdown is without seeds in which a job alone did not end, or --time-limit stopped it")
     } else {
         None
     }
