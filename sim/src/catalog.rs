@@ -11,7 +11,7 @@ use crate::{
     setup::Machine,
     trial,
     workload::{
-        JobPlan, coshh, history, papers, rumen, swim,
+        JobPlan, OfferedLoad, coshh, history, papers, rumen, swim,
         synthetic::{self, Arrivals},
         trace::{TraceError, check_time_range},
     },
@@ -186,25 +186,6 @@ pub struct CaseSize {
     pub machines: usize,
     pub map_slots: u32,
     pub reduce_slots: u32,
-}
-
-/// The offered load of each phase.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct OfferedLoad {
-    pub map: f64,
-    pub reduce: f64,
-}
-
-impl From<PerPhase<f64>> for OfferedLoad {
-    fn from(PerPhase { map, reduce }: PerPhase<f64>) -> Self {
-        Self { map, reduce }
-    }
-}
-
-impl fmt::Display for OfferedLoad {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "offered load {:.2} (maps) and {:.2} (reduces)", self.map, self.reduce)
-    }
 }
 
 impl fmt::Display for CaseSize {

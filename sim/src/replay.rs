@@ -3,7 +3,6 @@
 
 use crate::{
     Recording, Setup,
-    catalog::OfferedLoad,
     experiment::{Comparison, Experiment, ExperimentError, RunProgress, Step, Variant, job_times_alone},
     external,
     fault::{Fault, FaultKind},
@@ -11,7 +10,7 @@ use crate::{
     setup::Machine,
     trial::Fidelity,
     workload::{
-        Workload,
+        OfferedLoad, Workload,
         history::{History, PolicyUse, TrackerRow},
     },
 };

@@ -7,9 +7,10 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sim::{
     JobFigures, Phase, Span,
-    catalog::{Case, CaseSize, OfferedLoad, Request},
+    catalog::{Case, CaseSize, Request},
     experiment::{Comparison, Figure, makespan_s, reduce_wait_s},
     report,
+    workload::OfferedLoad,
 };
 use std::ops::Range;
 

@@ -3,6 +3,8 @@
 use super::{JobPlan, Workload, seconds};
 use crate::{rng::Rng, setup::Setup};
 use mrcore::{PerPhase, Phase, Span};
+use serde::Serialize;
+use std::fmt;
 
 /// Traces are resampled in as many pieces as this, which keeps bursts together. The Facebook traces
 /// consist of 24 samples of one hour.
@@ -13,6 +15,25 @@ const JOBS_MIN: usize = 2 * PIECES;
 const SPAN_MIN: Span = Span::secs(PIECES as u64);
 /// Number of users of a trace without user names.
 const USERS: u64 = 20;
+
+/// The offered load of each phase.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct OfferedLoad {
+    pub map: f64,
+    pub reduce: f64,
+}
+
+impl From<PerPhase<f64>> for OfferedLoad {
+    fn from(PerPhase { map, reduce }: PerPhase<f64>) -> Self {
+        Self { map, reduce }
+    }
+}
+
+impl fmt::Display for OfferedLoad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "offered load {:.2} (maps) and {:.2} (reduces)", self.map, self.reduce)
+    }
+}
 
 impl JobPlan {
     /// Returns the slot seconds that the tasks of the job need on machines of speed 1, without

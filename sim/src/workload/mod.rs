@@ -13,6 +13,7 @@ pub mod synthetic;
 pub mod trace;
 
 use crate::{profile::Profile, rng::Rng};
+pub use load::OfferedLoad;
 use mrcore::{Span, job::Priority};
 
 /// Input and work of one map.

@@ -313,8 +313,10 @@ fn archived_simulations_can_be_repeated() {
         let is_it = |runs: &&Value| runs["workload"] == workload;
         let archived = archive["runs"].as_array().unwrap().iter().find(is_it).unwrap();
         let args = ["sim", "--workload", workload, "--first-seed", &seed];
-        let out = mrctl(&[&args[..], &["--scheduler", "coda,fair,hsrtf-pup,fcs", "--json"]].concat());
-        let now: Value = serde_json::from_str(&out).unwrap();
+        let args = [&args[..], &["--scheduler", "coda,fair,hsrtf-pup,fcs", "--json"]].concat();
+        let ran = Command::new(binaries().join("mrctl")).args(args).output().expect("mrctl starts");
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        let now: Value = serde_json::from_slice(&ran.stdout).unwrap();
         for policy in now["policies"].as_array().unwrap() {
             let name = policy["policy"].as_str().unwrap();
             let before = archived["completion_s"][name][0].as_f64().unwrap();
