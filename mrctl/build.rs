@@ -17,7 +17,10 @@ const SOURCES: [&str; 8] = [
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    // Read when the script runs: a target folder can be shared by several checkouts, and the script
+    // may have been compiled in another one.
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it");
+    let folder = Path::new(&manifest).join("..");
     let git = |args: &[&str]| {
         let ran = Command::new("git").arg("-C").arg(&folder).args(args).output().ok()?;
         let printed = String::from_utf8(ran.stdout).ok()?;
