@@ -26,7 +26,7 @@ use mrcore::{
     job::Job,
     plan::{Locality, PreemptMode},
     scheduler::{Cause, Round},
-    task::Attempt,
+    task::{Attempt, PreemptKind},
     tracker::TrackerState,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -241,7 +241,9 @@ impl Chronos {
                 let Some(attempt) = cluster.attempt(*id).filter(|_| !plan.is_preempted(*id)) else {
                     continue;
                 };
-                if cluster.may_preempt(*id, mrcore::task::PreemptKind::Kill).is_ok() {
+                if plan.preempt_kind(*id, self.preempt_mode).is_some()
+                    && cluster.may_preempt(*id, PreemptKind::Kill).is_ok()
+                {
                     let candidate = (attempt, cluster.progress(attempt).done);
                     let known = least.entry(id.job()).or_insert(candidate);
                     if has_less_progress(candidate, *known) {

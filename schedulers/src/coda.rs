@@ -225,7 +225,16 @@ impl Settings {
             newly_launched,
             overdue_after,
             overdue_share,
-            preempt_mode: section.preempt_mode(),
+            preempt_mode: section.choice(
+                "preempt",
+                &[
+                    ("lossless-only", PreemptMode::LosslessOnly),
+                    ("lossless", PreemptMode::Lossless),
+                    ("kill", PreemptMode::Kill),
+                ],
+                "how attempts are preempted: lossless splits maps and pauses reduces and kills those that \
+                 allow neither, lossless-only leaves those alone",
+            ),
             preempts: PerPhase {
                 map: section.switch("preempt_maps", "preempt maps of larger jobs"),
                 reduce: section.switch("preempt_reduces", "preempt reduces"),

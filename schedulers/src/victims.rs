@@ -158,7 +158,9 @@ pub fn preempt_for_jobs(
                     refused.insert(from);
                     return false;
                 }
-                let victim = cluster.attempt(id).filter(|victim| !rules.is_protected(victim, plan));
+                let is_possible = plan.preempt_kind(id, preempt_mode).is_some();
+                let victim = cluster.attempt(id).filter(|_| is_possible);
+                let victim = victim.filter(|victim| !rules.is_protected(victim, plan));
                 slot = victim.and_then(|victim| {
                     let (task, why) = rules.task_in_slot(job, victim, plan)?;
                     Some((task, victim.tracker, why))

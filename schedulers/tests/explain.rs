@@ -4,7 +4,7 @@ use fermata_schedulers::{explain, specs};
 use std::{collections::BTreeSet, fs, path::Path};
 
 /// Literals that look like rules but are not.
-const NOT_RULES: &[&str] = &["very-low", "very-high", "coshh-classes"];
+const NOT_RULES: &[&str] = &["very-low", "very-high", "coshh-classes", "lossless-only"];
 
 fn collect_sources(folder: &Path, found: &mut Vec<String>) {
     for entry in fs::read_dir(folder).unwrap() {

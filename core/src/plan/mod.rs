@@ -47,6 +47,8 @@ pub enum PreemptMode {
     /// paused are killed.
     #[default]
     Lossless,
+    /// Splits maps and pauses reduces. Attempts that cannot be split or paused are not preempted.
+    LosslessOnly,
     /// Kills attempts. Their work is lost.
     Kill,
 }
@@ -398,14 +400,22 @@ impl<'a> Plan<'a> {
         if self.is_preempted(attempt) {
             return self.count_refusal(Err(NotPreemptible::Already(attempt).into()));
         }
+        let kind = self.preempt_kind(attempt, preempt_mode);
+        let kind = self.count_refusal(kind.ok_or(NotPreemptible::LosesWork(attempt).into()))?;
+        self.preempt(attempt, kind, why).map(|()| kind)
+    }
+
+    /// Returns how an attempt would be preempted in a mode, and `None` if the mode forbids it.
+    pub fn preempt_kind(&self, attempt: AttemptId, preempt_mode: PreemptMode) -> Option<PreemptKind> {
         let lossless = PreemptKind::lossless(attempt.phase());
         // An attempt that has refused before would refuse again.
-        let willing = self.cluster.attempt(attempt).is_some_and(|attempt| attempt.refusals == 0);
-        let without_loss = preempt_mode == PreemptMode::Lossless
-            && willing
-            && self.cluster.may_preempt(attempt, lossless).is_ok();
-        let kind = if without_loss { lossless } else { PreemptKind::Kill };
-        self.preempt(attempt, kind, why).map(|()| kind)
+        let is_willing = || self.cluster.attempt(attempt).is_some_and(|attempt| attempt.refusals == 0);
+        let loses_no_work = || is_willing() && self.cluster.may_preempt(attempt, lossless).is_ok();
+        match preempt_mode {
+            PreemptMode::Lossless | PreemptMode::LosslessOnly if loses_no_work() => Some(lossless),
+            PreemptMode::LosslessOnly => None,
+            PreemptMode::Lossless | PreemptMode::Kill => Some(PreemptKind::Kill),
+        }
     }
 
     /// Reserves the next free slot of a tracker for a task that is pending, or whose attempt is on

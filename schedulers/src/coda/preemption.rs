@@ -130,9 +130,12 @@ impl Coda {
                     let moves = left_s > MOVE_GAIN * elsewhere_s
                         && left_s > (MOVE_GAIN + f64::from(interruptions(attempt, cluster))) * elsewhere_s;
                     let is_new = plan.now().since(attempt.launched) < self.settings.newly_launched;
-                    if moves && !is_new && !plan.is_preempted(attempt.id) {
+                    let mode = self.settings.preempt_mode;
+                    let is_possible =
+                        !plan.is_preempted(attempt.id) && plan.preempt_kind(attempt.id, mode).is_some();
+                    if moves && !is_new && is_possible {
                         let why = Why::rule("slow-node").with("speed", speed);
-                        let _ = plan.preempt_in_mode(attempt.id, self.settings.preempt_mode, why);
+                        let _ = plan.preempt_in_mode(attempt.id, mode, why);
                     }
                 }
             }

@@ -31,6 +31,8 @@ pub enum NotPreemptible {
          (streaming: --conf stream.mapper.divisible=true, Rust: Mapper::divisible); it can only be killed"
     )]
     Indivisible(AttemptId),
+    #[error("{0} cannot be preempted without a loss of work")]
+    LosesWork(AttemptId),
 }
 
 impl Durable {
