@@ -211,8 +211,8 @@ pub(super) fn clean() -> Result<Option<PathBuf>> {
 /// and its folder. What does not exist is skipped. An error does not stop the removal of other things.
 fn remove_all(folder: &Path) -> Vec<anyhow::Error> {
     // First, because a process that waits for its disk cannot be killed.
-    let mut results: Vec<Result<()>> =
-        loop_devices(folder).iter().map(|device| Controllers::find()?.unlimit(device)).collect();
+    let unlimit = |(device, machine): &(String, String)| Controllers::find()?.unlimit(device, machine);
+    let mut results: Vec<Result<()>> = loop_devices(folder).iter().map(unlimit).collect();
     results.extend(remove_machines(folder));
     for (mount, name) in entries(folder) {
         // The folder of a machine is on its disk.
@@ -220,7 +220,7 @@ fn remove_all(folder: &Path) -> Vec<anyhow::Error> {
             results.push(run("umount", &["--lazy", &mount.display().to_string()]).map(drop));
         }
     }
-    for device in loop_devices(folder) {
+    for (device, _) in loop_devices(folder) {
         results.push(run("losetup", &["--detach", &format!("/dev/{device}")]).map(drop));
     }
     let removed = daemon::tree::remove(folder);
@@ -264,13 +264,14 @@ fn device_of(path: &Path) -> Option<u64> {
     fs::metadata(path).ok().map(|metadata| metadata.dev())
 }
 
-/// Returns the names of the loop devices whose files are in a folder.
-fn loop_devices(folder: &Path) -> Vec<String> {
-    let is_ours = |name: &String| {
-        let file = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).unwrap_or_default();
-        Path::new(&file).starts_with(folder)
+/// Returns the names of the loop devices whose files are in a folder, each with its machine.
+fn loop_devices(folder: &Path) -> Vec<(String, String)> {
+    let disk = |name: String| {
+        let file = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).ok()?;
+        let file = Path::new(&file).strip_prefix(folder).ok()?;
+        Some((name, file.file_stem()?.to_string_lossy().into_owned()))
     };
-    entries(Path::new("/sys/block")).map(|(_, name)| name).filter(is_ours).collect()
+    entries(Path::new("/sys/block")).filter_map(|(_, name)| disk(name)).collect()
 }
 
 /// Kills the processes in the network namespaces of machines, and those with a path in the folder of
@@ -365,38 +366,42 @@ impl Controllers {
     /// device number.
     fn limits(&self, machine: &str, limits: &Limits, device: &str) -> Vec<(PathBuf, String)> {
         let (group, quota) = (self.group(machine), (limits.cores * CPU_PERIOD_US) as u64);
+        let mut all = self.disk_limit(machine, Some(limits.disk), device);
         match self {
             Self::Separate { .. } => {
-                let period = (group.join("cpu.cfs_period_us"), format!("{CPU_PERIOD_US:.0}"));
-                let quota = (group.join("cpu.cfs_quota_us"), quota.to_string());
-                let disk = format!("{device} {}", limits.disk);
-                let disks = self.throttles().into_iter().map(|file| (file, disk.clone()));
-                [period, quota].into_iter().chain(disks).collect()
+                all.push((group.join("cpu.cfs_period_us"), format!("{CPU_PERIOD_US:.0}")));
+                all.push((group.join("cpu.cfs_quota_us"), quota.to_string()));
+            }
+            Self::Unified(_) => all.push((group.join("cpu.max"), format!("{quota} {CPU_PERIOD_US:.0}"))),
+        }
+        all
+    }
+
+    /// Returns what to write to which files so that a machine reads and writes at most this number of
+    /// bytes per second on the disk with this device number; without a number, there is no limit.
+    fn disk_limit(&self, machine: &str, rate: Option<u64>, device: &str) -> Vec<(PathBuf, String)> {
+        match self {
+            // The kernel writes cached pages on behalf of the root group.
+            Self::Separate { blkio, .. } => {
+                let file = |key| blkio.join(format!("blkio.throttle.{key}_bps_device"));
+                let text = format!("{device} {}", rate.unwrap_or(0));
+                ["read", "write"].map(|key| (file(key), text.clone())).into()
             }
             Self::Unified(_) => {
-                let quota = (group.join("cpu.max"), format!("{quota} {CPU_PERIOD_US:.0}"));
-                let disk = (group.join("io.max"), format!("{device} rbps={0} wbps={0}", limits.disk));
-                vec![quota, disk]
+                let rate = rate.map_or_else(|| "max".to_owned(), |rate| rate.to_string());
+                let text = format!("{device} rbps={rate} wbps={rate}");
+                vec![(self.group(machine).join("io.max"), text)]
             }
         }
     }
 
-    /// Returns the files with limits of disks that are not in the group of a machine: in version 1,
-    /// the kernel writes cached pages on behalf of the root group.
-    fn throttles(&self) -> Vec<PathBuf> {
-        match self {
-            Self::Separate { blkio, .. } => {
-                ["read", "write"].map(|key| blkio.join(format!("blkio.throttle.{key}_bps_device"))).into()
-            }
-            Self::Unified(_) => Vec::new(),
-        }
-    }
-
-    /// Removes the limits of a loop device that are not in the group of a machine.
-    fn unlimit(&self, device: &str) -> Result<()> {
+    /// Removes the limits of a loop device that is the disk of a machine.
+    fn unlimit(&self, device: &str, machine: &str) -> Result<()> {
         let number = format!("/sys/block/{device}/dev");
         let number = fs::read_to_string(&number).with_context(|| format!("cannot read {number}"))?;
-        self.throttles().iter().try_for_each(|file| write(file, &format!("{} 0", number.trim())))
+        let limits = self.disk_limit(machine, None, number.trim());
+        // The group of the machine may not exist any more.
+        limits.iter().filter(|(file, _)| file.exists()).try_for_each(|(file, text)| write(file, text))
     }
 
     /// Returns the file that processes are written to whose reads are to be limited, if that is not
@@ -679,5 +684,23 @@ mod tests {
         );
         assert!(Controllers::of(second, |_| false).is_none(), "without the controllers");
         assert!(Controllers::of("proc /proc proc rw 0 0\n", |_| true).is_none());
+    }
+
+    #[test]
+    fn limits_of_disks_are_set_and_lifted_in_both_versions() {
+        let limits = Limits { cores: 0.5, disk: 100, link: 1 };
+        let texts = |files: Vec<(PathBuf, String)>| -> Vec<String> {
+            files.iter().map(|(file, text)| format!("{} {text}", file.display())).collect()
+        };
+        let first = Controllers::Separate { cpu: "/cpu".into(), blkio: "/blkio".into() };
+        let of_root = |rate: u64| {
+            ["read", "write"].map(|key| format!("/blkio/blkio.throttle.{key}_bps_device 7:3 {rate}"))
+        };
+        assert_eq!(texts(first.limits("fmv2", &limits, "7:3"))[..2], of_root(100));
+        assert_eq!(texts(first.disk_limit("fmv2", None, "7:3")), of_root(0));
+        let second = Controllers::Unified("/all".into());
+        let of_group = |rate: &str| [format!("/all/fmv2/io.max 7:3 rbps={rate} wbps={rate}")];
+        assert_eq!(texts(second.limits("fmv2", &limits, "7:3"))[..1], of_group("100"));
+        assert_eq!(texts(second.disk_limit("fmv2", None, "7:3")), of_group("max"));
     }
 }
