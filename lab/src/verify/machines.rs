@@ -149,6 +149,13 @@ fn stored_folder(file: &mut fs::File) -> std::io::Result<Option<PathBuf>> {
     Ok(is_ours.then_some(folder))
 }
 
+/// Returns the folder of a run that was killed, if it has left machines. Does not need root.
+pub(super) fn left_by_killed_run() -> Option<PathBuf> {
+    let mut file = fs::File::open(lock_path()).ok()?;
+    file.try_lock_shared().ok()?;
+    stored_folder(&mut file).ok()?
+}
+
 /// The lock on the names of the machines. It ends with this process; processes that it starts do not
 /// inherit it.
 struct NamesLock {
