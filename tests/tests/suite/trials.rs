@@ -112,20 +112,20 @@ struct LimitedRun {
 }
 
 impl LimitedRun {
-    /// Starts a run and waits until its machines have all their disks and daemons. Returns `None` if
-    /// machines cannot be limited here.
-    fn start() -> Option<Self> {
+    /// Starts a run and waits until this holds for its machines. Returns `None` if machines cannot be
+    /// limited here.
+    fn start_until(is_wanted: impl Fn(&Left) -> bool) -> Option<Self> {
         let mut command = verify_limited("wordcount");
         let process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("mrctl starts");
         let mut run = Self { process, folder: PathBuf::new() };
         let stored = Path::new("/run/fermata-net-fmv.lock");
-        let started = eventually("a run has started its cluster", || {
+        let started = eventually("a run has created its machines", || {
             if let Some(ended) = run.process.try_wait().expect("our child") {
                 return Some(Err(ended));
             }
             let folder = PathBuf::from(std::fs::read_to_string(stored).ok()?);
             let own = folder.starts_with(binaries().with_file_name("tmp")).then_some(&folder)?;
-            Left::of(own).is_complete().then_some(Ok(folder))
+            is_wanted(&Left::of(own)).then_some(Ok(folder))
         });
         match started {
             Ok(folder) => {
@@ -167,7 +167,7 @@ impl Drop for LimitedRun {
     }
 }
 
-/// What exists of a run: mounts, loop devices, processes, namespaces and control groups.
+/// What exists of a run: mounts, loop devices, processes, namespaces, links and control groups.
 #[derive(Debug, PartialEq, Default)]
 struct Left {
     folder: bool,
@@ -175,6 +175,7 @@ struct Left {
     loops: usize,
     processes: usize,
     namespaces: usize,
+    links: usize,
     groups: usize,
 }
 
@@ -195,6 +196,7 @@ impl Left {
             loops: entries("/sys/block").filter(|entry| has(entry.path().join("loop/backing_file"))).count(),
             processes: entries("/proc").filter(|entry| has(entry.path().join("cmdline"))).count(),
             namespaces: machines("/run/netns"),
+            links: machines("/sys/class/net"),
             groups: machines("/sys/fs/cgroup") + machines("/sys/fs/cgroup/cpu"),
         }
     }
@@ -202,7 +204,8 @@ impl Left {
     /// Returns whether a run has all its disks, machines and daemons.
     fn is_complete(&self) -> bool {
         let has_disks = self.folder && self.mounts == 8 && self.loops == 4;
-        has_disks && self.processes >= DAEMONS && self.namespaces == 5 && self.groups >= 4
+        let has_network = self.namespaces == 5 && self.links == 6;
+        has_disks && has_network && self.processes >= DAEMONS && self.groups >= 4
     }
 
     /// Waits until this holds while no other run can have machines. Commands of a killed run may still
@@ -251,7 +254,7 @@ impl Drop for Reader {
 #[test]
 fn terminated_verify_removes_its_machines() {
     let _alone = ALONE.lock();
-    let Some(mut run) = LimitedRun::start() else { return };
+    let Some(mut run) = LimitedRun::start_until(Left::is_complete) else { return };
     let ended = run.signal("-TERM");
     assert_eq!(ended.code(), Some(1), "{ended}");
     Left::await_nothing(&run.folder);
@@ -260,7 +263,7 @@ fn terminated_verify_removes_its_machines() {
 #[test]
 fn verify_removes_what_a_killed_run_has_left() {
     let _alone = ALONE.lock();
-    let Some(mut run) = LimitedRun::start() else { return };
+    let Some(mut run) = LimitedRun::start_until(Left::is_complete) else { return };
     run.signal("-KILL");
     Left::await_last(&run.folder, "all that a killed run has left", Left::is_complete);
     // An unknown trial, because the message comes before any trial.
@@ -279,6 +282,18 @@ fn verify_removes_what_a_killed_run_has_left() {
     Left::await_nothing(&run.folder);
     let again = clean().output().expect("mrctl starts");
     assert_eq!(String::from_utf8_lossy(&again.stdout).trim(), "no killed run has left machines");
+}
+
+/// Kills a run while a script creates its network: the script and the commands that it runs must end
+/// before what they have created is removed.
+#[test]
+fn verify_ends_commands_that_still_create_machines() {
+    let _alone = ALONE.lock();
+    let Some(mut run) = LimitedRun::start_until(|left| left.namespaces > 0) else { return };
+    run.signal("-KILL");
+    let cleaned = clean().output().expect("mrctl starts");
+    assert!(cleaned.status.success(), "{}", String::from_utf8_lossy(&cleaned.stderr));
+    Left::await_nothing(&run.folder);
 }
 
 #[test]
