@@ -12,22 +12,26 @@
 //! A run has a lock, which ends with its process, and stores the path of its folder in the file of
 //! the lock. So who has the lock knows that a folder in the file is of a run that was killed, and
 //! removes all that this run has left: [`remove_all`] finds it by the folder and the names of the
-//! machines, not by what this process remembers.
+//! machines, not by what this process remembers. The commands of a run have the environment variable
+//! [`RUN`], and its other processes are in a network namespace or control group of a machine.
 
 use anyhow::{Context, Result, bail, ensure};
 use clusters::{
     local::temporary_folder,
     remote::{Fleet, Reach},
 };
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsString,
     fs,
     io::{Read, Seek, Write},
-    os::unix::{
-        ffi::{OsStrExt, OsStringExt},
-        fs::{MetadataExt, PermissionsExt},
-        process::CommandExt,
+    os::{
+        fd::OwnedFd,
+        unix::{
+            ffi::{OsStrExt, OsStringExt},
+            fs::{MetadataExt, PermissionsExt},
+            process::CommandExt,
+        },
     },
     path::{Path, PathBuf},
     process::Command,
@@ -56,6 +60,9 @@ const CPU_PERIOD_US: f64 = 20_000.0;
 const READ_AHEAD_KB: &str = "128";
 /// Prefix of the names of the folders of runs.
 const FOLDER: &str = "fermata-verify-";
+/// The environment variable of all commands of a run, and of the processes that they start. Its value
+/// is the folder of the run.
+pub(super) const RUN: &str = "FERMATA_VERIFY_RUN";
 const LOCK_INTERVAL: Duration = Duration::from_millis(200);
 /// How long the processes of a machine may take to end before its control group is removed.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
@@ -89,9 +96,10 @@ pub(super) struct Machines {
 }
 
 /// Runs a program to its end and returns its output.
-fn run(program: &str, args: &[&str]) -> Result<String> {
+fn run(folder: &Path, program: &str, args: &[&str]) -> Result<String> {
     let ran = Command::new(program)
         .args(args)
+        .env(RUN, folder)
         .env("SUBNET", SUBNET)
         // A signal from the terminal must not stop what removes the machines.
         .process_group(0)
@@ -103,9 +111,9 @@ fn run(program: &str, args: &[&str]) -> Result<String> {
 }
 
 /// Runs a command of this `mrctl`.
-fn mrctl(args: &[&str]) -> Result<String> {
+fn mrctl(folder: &Path, args: &[&str]) -> Result<String> {
     let own = std::env::current_exe().context("cannot find the program file of mrctl")?;
-    run(&own.display().to_string(), args)
+    run(folder, &own.display().to_string(), args)
 }
 
 /// Fails if limited machines cannot be created here, and says why.
@@ -127,6 +135,27 @@ pub(super) fn check() -> Result<()> {
     }
 }
 
+fn lock_path() -> String {
+    format!("/run/fermata-net-{NAME}.lock")
+}
+
+/// Returns the folder of the run that is stored in the file of the lock, if there is one.
+fn stored_folder(file: &mut fs::File) -> std::io::Result<Option<PathBuf>> {
+    let mut stored = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut stored)?;
+    let folder = PathBuf::from(OsString::from_vec(stored));
+    let is_ours = folder.file_name().is_some_and(|name| name.as_bytes().starts_with(FOLDER.as_bytes()));
+    Ok(is_ours.then_some(folder))
+}
+
+/// Returns the folder of a run that was killed, if it has left machines. Does not need root.
+pub(super) fn left_by_killed_run() -> Option<PathBuf> {
+    let mut file = fs::File::open(lock_path()).ok()?;
+    file.try_lock_shared().ok()?;
+    stored_folder(&mut file).ok()?
+}
+
 /// The lock on the names of the machines. It ends with this process; processes that it starts do not
 /// inherit it.
 struct NamesLock {
@@ -137,7 +166,7 @@ struct NamesLock {
 impl NamesLock {
     /// Takes the lock; returns `None` if another process has it.
     fn try_take() -> Result<Option<Self>> {
-        let path = format!("/run/fermata-net-{NAME}.lock");
+        let path = lock_path();
         let open = fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
         let file = open.with_context(|| format!("cannot create {path}"))?;
         match file.try_lock() {
@@ -174,16 +203,8 @@ impl NamesLock {
 
     /// Removes what a killed run has left. Returns its folder, if there was one.
     fn remove_left(&mut self) -> Result<Option<PathBuf>> {
-        let mut stored = Vec::new();
-        self.file
-            .rewind()
-            .and_then(|()| self.file.read_to_end(&mut stored))
-            .with_context(|| format!("cannot read {}", self.path))?;
-        let folder = PathBuf::from(OsString::from_vec(stored));
-        let is_ours = folder.file_name().is_some_and(|name| name.as_bytes().starts_with(FOLDER.as_bytes()));
-        if !is_ours {
-            return Ok(None);
-        }
+        let stored = stored_folder(&mut self.file).with_context(|| format!("cannot read {}", self.path))?;
+        let Some(folder) = stored else { return Ok(None) };
         eprintln!("mrctl: removing what a killed `mrctl verify` has left in {}", folder.display());
         let errors: Vec<String> = remove_all(&folder).iter().map(|error| format!("{error:#}")).collect();
         ensure!(
@@ -211,17 +232,17 @@ pub(super) fn clean() -> Result<Option<PathBuf>> {
 /// and its folder. What does not exist is skipped. An error does not stop the removal of other things.
 fn remove_all(folder: &Path) -> Vec<anyhow::Error> {
     // First, because a process that waits for its disk cannot be killed.
-    let mut results: Vec<Result<()>> =
-        loop_devices(folder).iter().map(|device| Controllers::find()?.unlimit(device)).collect();
+    let unlimit = |(device, machine): &(String, String)| Controllers::find()?.unlimit(device, machine);
+    let mut results: Vec<Result<()>> = loop_devices(folder).iter().map(unlimit).collect();
     results.extend(remove_machines(folder));
     for (mount, name) in entries(folder) {
         // The folder of a machine is on its disk.
         if is_machine(&name) && device_of(&mount) != device_of(folder) {
-            results.push(run("umount", &["--lazy", &mount.display().to_string()]).map(drop));
+            results.push(run(folder, "umount", &["--lazy", &mount.display().to_string()]).map(drop));
         }
     }
-    for device in loop_devices(folder) {
-        results.push(run("losetup", &["--detach", &format!("/dev/{device}")]).map(drop));
+    for (device, _) in loop_devices(folder) {
+        results.push(run(folder, "losetup", &["--detach", &format!("/dev/{device}")]).map(drop));
     }
     let removed = daemon::tree::remove(folder);
     results.push(removed.with_context(|| format!("cannot remove {}", folder.display())));
@@ -247,7 +268,7 @@ fn net(folder: &Path, args: &[&str]) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let script = folder.join("net");
     write(&script, NET)?;
-    run("bash", &[&[script.display().to_string().as_str()], args].concat()).map(drop)
+    run(folder, "bash", &[&[script.display().to_string().as_str()], args].concat()).map(drop)
 }
 
 fn is_machine(name: &str) -> bool {
@@ -264,47 +285,70 @@ fn device_of(path: &Path) -> Option<u64> {
     fs::metadata(path).ok().map(|metadata| metadata.dev())
 }
 
-/// Returns the names of the loop devices whose files are in a folder.
-fn loop_devices(folder: &Path) -> Vec<String> {
-    let is_ours = |name: &String| {
-        let file = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).unwrap_or_default();
-        Path::new(&file).starts_with(folder)
+/// Returns the names of the loop devices whose files are in a folder, each with its machine.
+fn loop_devices(folder: &Path) -> Vec<(String, String)> {
+    let disk = |name: String| {
+        let file = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).ok()?;
+        let file = Path::new(&file).strip_prefix(folder).ok()?;
+        Some((name, file.file_stem()?.to_string_lossy().into_owned()))
     };
-    entries(Path::new("/sys/block")).map(|(_, name)| name).filter(is_ours).collect()
+    entries(Path::new("/sys/block")).filter_map(|(_, name)| disk(name)).collect()
 }
 
-/// Kills the processes in the network namespaces of machines, and those with a path in the folder of
-/// the run as an argument: a killed run may have left commands that still create machines.
+/// Kills the processes that the run with this folder has started, and all in the network namespaces of
+/// machines: a killed run may have left commands that still create machines.
 fn end_processes(folder: &Path) -> Result<()> {
-    let own = std::process::id().to_string();
-    let names_folder = |process: &Path| {
-        let line = fs::read(process.join("cmdline")).unwrap_or_default();
-        line.split(|byte| *byte == 0).any(|part| Path::new(OsStr::from_bytes(part)).starts_with(folder))
-    };
     let deadline = Instant::now() + END_TIMEOUT;
     loop {
-        let processes = entries(Path::new("/proc")).filter(|(process, _)| names_folder(process));
-        let mut left: Vec<String> = processes.map(|(_, pid)| pid).collect();
-        for (_, machine) in entries(Path::new("/run/netns")).filter(|(_, name)| is_machine(name)) {
-            left.extend(run("ip", &["netns", "pids", &machine])?.lines().map(str::to_owned));
-        }
-        left.retain(|pid| pid.parse::<u32>().is_ok() && *pid != own);
-        if left.is_empty() {
+        let found = kill(|| processes(|process| is_in_machine(process) || is_started_by(process, folder)));
+        if found.is_empty() {
             return Ok(());
         }
-        ensure!(Instant::now() < deadline, "cannot end the processes {}", left.join(", "));
-        for pid in &left {
-            kill(pid);
+        if Instant::now() > deadline {
+            let found: Vec<String> = found.iter().map(Pid::to_string).collect();
+            bail!("cannot end the processes {}", found.join(", "));
         }
         std::thread::sleep(END_INTERVAL);
     }
 }
 
-/// Kills a process, which may have ended meanwhile.
-fn kill(pid: &str) {
-    if let Some(pid) = pid.parse().ok().and_then(Pid::from_raw) {
-        let _ = kill_process(pid, Signal::KILL);
+/// Returns the processes for whose folder in `/proc` this holds, without this process.
+fn processes(is_wanted: impl Fn(&Path) -> bool) -> Vec<Pid> {
+    let found = entries(Path::new("/proc")).filter_map(|(process, pid)| {
+        let pid = Pid::from_raw(pid.parse().ok()?)?;
+        (pid != getpid() && is_wanted(&process)).then_some(pid)
+    });
+    found.collect()
+}
+
+/// Returns whether a process is in the network namespace of a machine.
+fn is_in_machine(process: &Path) -> bool {
+    let namespace = |file: &Path| fs::metadata(file).ok().map(|metadata| (metadata.dev(), metadata.ino()));
+    let own = namespace(&process.join("ns/net"));
+    let mut machines = entries(Path::new("/run/netns")).filter(|(_, name)| is_machine(name));
+    own.is_some() && machines.any(|(file, _)| namespace(&file) == own)
+}
+
+/// Returns whether a process has the variable of the run with this folder. A process that only has a
+/// path in the folder as an argument may be one of a user who reads a log.
+fn is_started_by(process: &Path, folder: &Path) -> bool {
+    let variable = [RUN.as_bytes(), b"=", folder.as_os_str().as_bytes()].concat();
+    let variables = fs::read(process.join("environ")).unwrap_or_default();
+    variables.split(|byte| *byte == 0).any(|one| one == variable)
+}
+
+/// Kills the processes that `list` returns, and returns them.
+fn kill(list: impl Fn() -> Vec<Pid>) -> Vec<Pid> {
+    let found = list();
+    let open = |pid: &Pid| Some((*pid, pidfd_open(*pid, PidfdFlags::empty()).ok()?));
+    let opened: Vec<(Pid, OwnedFd)> = found.iter().filter_map(open).collect();
+    // Another process may have got the number of one that ended before it was opened.
+    let listed = list();
+    for (_, process) in opened.iter().filter(|(pid, _)| listed.contains(pid)) {
+        // It may have ended.
+        let _ = pidfd_send_signal(process, Signal::KILL);
     }
+    found
 }
 
 /// Where the control groups of this machine are mounted.
@@ -365,38 +409,42 @@ impl Controllers {
     /// device number.
     fn limits(&self, machine: &str, limits: &Limits, device: &str) -> Vec<(PathBuf, String)> {
         let (group, quota) = (self.group(machine), (limits.cores * CPU_PERIOD_US) as u64);
+        let mut all = self.disk_limit(machine, Some(limits.disk), device);
         match self {
             Self::Separate { .. } => {
-                let period = (group.join("cpu.cfs_period_us"), format!("{CPU_PERIOD_US:.0}"));
-                let quota = (group.join("cpu.cfs_quota_us"), quota.to_string());
-                let disk = format!("{device} {}", limits.disk);
-                let disks = self.throttles().into_iter().map(|file| (file, disk.clone()));
-                [period, quota].into_iter().chain(disks).collect()
+                all.push((group.join("cpu.cfs_period_us"), format!("{CPU_PERIOD_US:.0}")));
+                all.push((group.join("cpu.cfs_quota_us"), quota.to_string()));
+            }
+            Self::Unified(_) => all.push((group.join("cpu.max"), format!("{quota} {CPU_PERIOD_US:.0}"))),
+        }
+        all
+    }
+
+    /// Returns what to write to which files so that a machine reads and writes at most this number of
+    /// bytes per second on the disk with this device number; without a number, there is no limit.
+    fn disk_limit(&self, machine: &str, rate: Option<u64>, device: &str) -> Vec<(PathBuf, String)> {
+        match self {
+            // The kernel writes cached pages on behalf of the root group.
+            Self::Separate { blkio, .. } => {
+                let file = |key| blkio.join(format!("blkio.throttle.{key}_bps_device"));
+                let text = format!("{device} {}", rate.unwrap_or(0));
+                ["read", "write"].map(|key| (file(key), text.clone())).into()
             }
             Self::Unified(_) => {
-                let quota = (group.join("cpu.max"), format!("{quota} {CPU_PERIOD_US:.0}"));
-                let disk = (group.join("io.max"), format!("{device} rbps={0} wbps={0}", limits.disk));
-                vec![quota, disk]
+                let rate = rate.map_or_else(|| "max".to_owned(), |rate| rate.to_string());
+                let text = format!("{device} rbps={rate} wbps={rate}");
+                vec![(self.group(machine).join("io.max"), text)]
             }
         }
     }
 
-    /// Returns the files with limits of disks that are not in the group of a machine: in version 1,
-    /// the kernel writes cached pages on behalf of the root group.
-    fn throttles(&self) -> Vec<PathBuf> {
-        match self {
-            Self::Separate { blkio, .. } => {
-                ["read", "write"].map(|key| blkio.join(format!("blkio.throttle.{key}_bps_device"))).into()
-            }
-            Self::Unified(_) => Vec::new(),
-        }
-    }
-
-    /// Removes the limits of a loop device that are not in the group of a machine.
-    fn unlimit(&self, device: &str) -> Result<()> {
+    /// Removes the limits of a loop device that is the disk of a machine.
+    fn unlimit(&self, device: &str, machine: &str) -> Result<()> {
         let number = format!("/sys/block/{device}/dev");
         let number = fs::read_to_string(&number).with_context(|| format!("cannot read {number}"))?;
-        self.throttles().iter().try_for_each(|file| write(file, &format!("{} 0", number.trim())))
+        let limits = self.disk_limit(machine, None, number.trim());
+        // The group of the machine may not exist any more.
+        limits.iter().filter(|(file, _)| file.exists()).try_for_each(|(file, text)| write(file, text))
     }
 
     /// Returns the file that processes are written to whose reads are to be limited, if that is not
@@ -426,7 +474,10 @@ fn end_group(group: &Path) -> Result<()> {
     }
     let deadline = Instant::now() + END_TIMEOUT;
     loop {
-        fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default().lines().for_each(kill);
+        kill(|| {
+            let listed = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+            listed.lines().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
+        });
         match fs::remove_dir(group) {
             Ok(()) => return Ok(()),
             Err(error) if Instant::now() > deadline => {
@@ -463,8 +514,13 @@ impl Machines {
         Ok(machines)
     }
 
+    /// Returns the folder of the run.
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.folder().join(name)
     }
 
     fn shown(&self, name: &str) -> String {
@@ -485,8 +541,8 @@ impl Machines {
         let controllers = Controllers::find()?;
         controllers.enable()?;
         // The file of the lock may have been deleted since a run was killed.
-        remove_machines(self.folder.path()).into_iter().collect::<Result<()>>()?;
-        net(self.folder.path(), &["up", NAME, &(self.nodes + 1).to_string()])?;
+        remove_machines(self.folder()).into_iter().collect::<Result<()>>()?;
+        net(self.folder(), &["up", NAME, &(self.nodes + 1).to_string()])?;
         for node in 0..self.nodes {
             let machine = Self::node(node);
             self.create_disk(&machine)?;
@@ -505,10 +561,10 @@ impl Machines {
             let rate = format!("{:.0}bps", limits.link as f64 * FRAME_BYTES / FRAME_DATA_BYTES);
             let bucket = ["root", "tbf", "rate", &rate, "burst", LINK_BURST, "latency", "100ms"];
             let towards = [&["qdisc", "add", "dev", &link], &bucket[..]].concat();
-            run("tc", &towards)?;
+            run(self.folder(), "tc", &towards)?;
             let from =
                 [&["netns", "exec", &machine, "tc", "qdisc", "add", "dev", "eth0"], &bucket[..]].concat();
-            run("ip", &from)?;
+            run(self.folder(), "ip", &from)?;
             let device = fs::metadata(disk).with_context(|| format!("cannot inspect {disk}"))?;
             let device = device.rdev();
             let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
@@ -526,16 +582,16 @@ impl Machines {
         file.set_len(DISK_BYTES).with_context(|| format!("cannot extend {image}"))?;
         // Without a journal and tables that are initialised later, only files are written to the disk.
         let plain = ["-q", "-m", "0", "-N", "65536", "-O", "^has_journal", "-E", "lazy_itable_init=0"];
-        run("mkfs.ext4", &[&plain[..], &[&image]].concat())?;
-        let device = run("losetup", &["--find", "--show", "--direct-io=on", &image])?;
+        run(self.folder(), "mkfs.ext4", &[&plain[..], &[&image]].concat())?;
+        let device = run(self.folder(), "losetup", &["--find", "--show", "--direct-io=on", &image])?;
         self.disks.push((device.clone(), folder.clone()));
         let name = device.trim_start_matches("/dev/");
         write(Path::new(&format!("/sys/block/{name}/queue/read_ahead_kb")), READ_AHEAD_KB)?;
         fs::create_dir(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        run("mount", &[&device, &folder.display().to_string()])?;
+        run(self.folder(), "mount", &[&device, &folder.display().to_string()])?;
         let memory = folder.join(MEMORY);
         fs::create_dir(&memory).with_context(|| format!("cannot create {}", memory.display()))?;
-        run("mount", &["-t", "tmpfs", "none", &memory.display().to_string()])?;
+        run(self.folder(), "mount", &["-t", "tmpfs", "none", &memory.display().to_string()])?;
         for folder in [&folder, &memory] {
             fs::set_permissions(folder, fs::Permissions::from_mode(0o711))
                 .with_context(|| format!("cannot set the mode of {}", folder.display()))?;
@@ -573,27 +629,17 @@ impl Machines {
         for host in &hosts {
             init.extend(["--node", host]);
         }
-        mrctl(&[&init[..], flags].concat())?;
+        mrctl(self.folder(), &[&init[..], flags].concat())?;
         let shell = format!("sh {} {{host}}", self.shown("enter"));
         let (remote, programs) = (self.shown("{host}"), bin.display().to_string());
-        mrctl(&[
-            "cluster",
-            "up",
-            "--cluster",
-            &cluster,
-            "--shell",
-            &shell,
-            "--remote-dir",
-            &remote,
-            "--programs",
-            &programs,
-        ])?;
-        Ok(())
+        let up = ["cluster", "up", "--cluster", &cluster, "--shell", &shell];
+        let more = ["--remote-dir", &remote, "--programs", &programs];
+        mrctl(self.folder(), &[&up[..], &more].concat()).map(drop)
     }
 
     /// Starts the daemons that are not running.
     pub(super) fn start_daemons(&self) -> Result<()> {
-        mrctl(&["cluster", "up", "--cluster", &self.shown("cluster")]).map(drop)
+        mrctl(self.folder(), &["cluster", "up", "--cluster", &self.shown("cluster")]).map(drop)
     }
 
     /// Writes all files to the disks of the machines and forgets their cached pages, so that the next
@@ -624,11 +670,12 @@ impl Drop for Machines {
         let cluster = self.path("cluster");
         // What this does not end is killed afterwards.
         if cluster.join("launch.json").exists()
-            && let Err(error) = mrctl(&["cluster", "down", "--cluster", &cluster.display().to_string()])
+            && let Err(error) =
+                mrctl(self.folder(), &["cluster", "down", "--cluster", &cluster.display().to_string()])
         {
             eprintln!("mrctl: {error:#}");
         }
-        let errors = remove_all(self.folder.path());
+        let errors = remove_all(self.folder());
         // After an error, the next run tries again.
         let stored = if errors.is_empty() { self.lock.store(Path::new("")) } else { Ok(()) };
         for error in errors.into_iter().chain(stored.err()) {
@@ -679,5 +726,81 @@ mod tests {
         );
         assert!(Controllers::of(second, |_| false).is_none(), "without the controllers");
         assert!(Controllers::of("proc /proc proc rw 0 0\n", |_| true).is_none());
+    }
+
+    #[test]
+    fn limits_of_disks_are_set_and_lifted_in_both_versions() {
+        let limits = Limits { cores: 0.5, disk: 100, link: 1 };
+        let texts = |files: Vec<(PathBuf, String)>| -> Vec<String> {
+            files.iter().map(|(file, text)| format!("{} {text}", file.display())).collect()
+        };
+        let first = Controllers::Separate { cpu: "/cpu".into(), blkio: "/blkio".into() };
+        let of_root = |rate: u64| {
+            ["read", "write"].map(|key| format!("/blkio/blkio.throttle.{key}_bps_device 7:3 {rate}"))
+        };
+        assert_eq!(texts(first.limits("fmv2", &limits, "7:3"))[..2], of_root(100));
+        assert_eq!(texts(first.disk_limit("fmv2", None, "7:3")), of_root(0));
+        let second = Controllers::Unified("/all".into());
+        let of_group = |rate: &str| [format!("/all/fmv2/io.max 7:3 rbps={rate} wbps={rate}")];
+        assert_eq!(texts(second.limits("fmv2", &limits, "7:3"))[..1], of_group("100"));
+        assert_eq!(texts(second.disk_limit("fmv2", None, "7:3")), of_group("max"));
+    }
+
+    /// Ends a process when the test ends.
+    struct Sleep(std::process::Child);
+
+    impl Sleep {
+        fn start(command: &mut Command) -> Self {
+            Self(command.spawn().expect("a program of every system"))
+        }
+
+        fn has_ended(&mut self) -> bool {
+            self.0.try_wait().expect("our child").is_some()
+        }
+    }
+
+    impl Drop for Sleep {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn only_processes_that_a_run_has_started_are_ended() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (ours, log) = (folder.path().join("run"), folder.path().join("run/log"));
+        fs::create_dir(&ours).and_then(|()| fs::write(&log, "")).expect("our own folder");
+        let mut reader = Sleep::start(Command::new("tail").arg("-f").arg(&log));
+        let mut other = Sleep::start(Command::new("sleep").arg("600").env(RUN, folder.path().join("run2")));
+        let mut started = Sleep::start(Command::new("sh").args(["-c", "sleep 600; true"]).env(RUN, &ours));
+        let listed = || processes(|process| is_started_by(process, &ours));
+        // The shell, and the program that it starts.
+        let deadline = Instant::now() + Duration::from_mins(1);
+        while listed().len() < 2 {
+            assert!(Instant::now() < deadline, "{:?}", listed());
+            std::thread::yield_now();
+        }
+        while !kill(listed).is_empty() {
+            assert!(Instant::now() < deadline, "{:?}", listed());
+        }
+        assert!(started.0.wait().is_ok_and(|status| !status.success()));
+        assert!(!reader.has_ended() && !other.has_ended());
+    }
+
+    #[test]
+    fn only_the_folder_of_a_run_is_removed() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("lock");
+        let stored = |text: &str| {
+            fs::write(&path, text)
+                .and_then(|()| fs::File::open(&path))
+                .and_then(|mut file| stored_folder(&mut file))
+        };
+        let ours = "/data/fermata-verify-a1";
+        assert_eq!(stored(ours).expect("our own file"), Some(ours.into()));
+        for other in ["", "/data", "/data/fermata-verify-a1/fmv2"] {
+            assert_eq!(stored(other).expect("our own file"), None, "{other:?}");
+        }
     }
 }

@@ -61,7 +61,8 @@ pub struct Args {
     /// Folder for the data of the cluster [default: the current folder]
     #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
     dir: PathBuf,
-    /// Only remove the machines that a killed run has left; other runs do that first
+    /// Only remove the machines that a killed run has left; other runs without --paced and --link do
+    /// that first
     #[arg(long, exclusive = true)]
     clean: bool,
     /// Print JSON
@@ -143,6 +144,13 @@ fn print_run(args: &Args, run: &str, comparison: &Comparison) -> Result<()> {
 }
 
 async fn run_paced(args: &Args) -> Result<Vec<Comparison>> {
+    if let Some(folder) = machines::left_by_killed_run() {
+        let folder = folder.display();
+        eprintln!(
+            "mrctl: a killed `mrctl verify` has left machines in {folder}, which may slow this run down: \
+             `mrctl verify --clean` removes them, as root"
+        );
+    }
     let mut all: Vec<Comparison> = Vec::new();
     for trial in selected_trials(&args.only, args.link)? {
         let before = CpuTimes::now();

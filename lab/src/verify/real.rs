@@ -6,7 +6,7 @@
 //! splits and block locations of the run. No task time of a compared run is used.
 
 use super::{
-    machines::{Limits, MEMORY, Machines},
+    machines::{Limits, MEMORY, Machines, RUN},
     steal::CpuTimes,
     summary::Comparison,
 };
@@ -117,7 +117,8 @@ pub(super) struct Workload {
 }
 
 /// Returns the workloads for this size of the largest input. Later sorts have one reduce: with more,
-/// their submission samples their input, which takes long while disks are busy. In each, later jobs of other users make `fair` preempt tasks of the first.
+/// their submission samples their input, which takes long while disks are busy. In each, later jobs of
+/// other users make `fair` preempt tasks of the first.
 pub(super) fn workloads(size: u64) -> Vec<Workload> {
     use Program::{Streaming, Terasort, Wordcount};
     let scale = size as f64 / SIZE as f64;
@@ -264,6 +265,7 @@ impl Bench {
         let own = std::env::current_exe().context("cannot find the program file of mrctl")?;
         let mut command = Command::new(own);
         command.arg("--config").arg(&self.config).args(args).stdin(Stdio::null()).kill_on_drop(true);
+        command.env(RUN, self.machines.folder());
         let ran = command.output().await.context("cannot run mrctl")?;
         let why = String::from_utf8_lossy(&ran.stderr);
         ensure!(ran.status.success(), "`mrctl {}` failed: {}", args.join(" "), why.trim());

@@ -166,6 +166,10 @@ pub(super) fn durations(all: &[Comparison]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sim::{
+        Span, World,
+        trial::{Trial, short},
+    };
 
     fn comparison(name: &str, jobs: &[(&str, f64, f64)]) -> Comparison {
         let jobs =
@@ -181,6 +185,25 @@ mod tests {
 
     fn row(table: &Table, at: usize) -> Vec<String> {
         table.rows[at].iter().map(|cell| cell.text().to_owned()).collect()
+    }
+
+    #[test]
+    fn runs_with_a_job_that_did_not_succeed_are_refused() {
+        let run = |limit: Option<Span>| {
+            let Trial { setup, workload, .. } = short();
+            World::new(setup, workload).expect("a policy").run(limit).expect("no rule broken")
+        };
+        let (whole, part) = (run(None), run(Some(Span::secs(5))));
+        let of = |real, simulated: &[Outcome]| Comparison::of("sort", real, simulated, None);
+        let both = of(&whole, &[run(None), run(None)]).expect("all jobs have succeeded");
+        assert_eq!((both.fidelity.jobs.len(), both.fidelity.error()), (3, 0.0));
+        let why =
+            |compared: Result<Comparison>| format!("{:#}", compared.err().expect("a job has not ended"));
+        let expected = |run| {
+            format!("workload sort: large-0 did not succeed in the {run}, so its duration cannot be compared")
+        };
+        assert_eq!(why(of(&whole, &[run(None), run(Some(Span::secs(5)))])), expected("simulation"));
+        assert_eq!(why(of(&part, &[run(None)])), expected("real run"));
     }
 
     #[test]

@@ -104,34 +104,37 @@ fn simulator_predicts_real_jobs_on_limited_machines() {
 /// Daemons of a run: two masters, and two on each of four nodes.
 const DAEMONS: usize = 10;
 
-/// A run of `mrctl verify` on limited machines.
+/// A run of `mrctl verify` on limited machines. It ends, and its machines are removed, when this is
+/// dropped.
 struct LimitedRun {
     process: Child,
     folder: PathBuf,
 }
 
 impl LimitedRun {
-    /// Starts a run and waits until its machines have all their disks and daemons. Returns `None` if
-    /// machines cannot be limited here.
-    fn start() -> Option<Self> {
+    /// Starts a run and waits until this holds for its machines. Returns `None` if machines cannot be
+    /// limited here.
+    fn start_until(is_wanted: impl Fn(&Left) -> bool) -> Option<Self> {
         let mut command = verify_limited("wordcount");
-        let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("mrctl starts");
+        let process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("mrctl starts");
+        let mut run = Self { process, folder: PathBuf::new() };
         let stored = Path::new("/run/fermata-net-fmv.lock");
-        let folder = eventually("a run has started its cluster", || {
-            if let Some(ended) = process.try_wait().expect("our child") {
+        let started = eventually("a run has created its machines", || {
+            if let Some(ended) = run.process.try_wait().expect("our child") {
                 return Some(Err(ended));
             }
             let folder = PathBuf::from(std::fs::read_to_string(stored).ok()?);
             let own = folder.starts_with(binaries().with_file_name("tmp")).then_some(&folder)?;
-            let left = Left::of(own);
-            let complete = left.mounts == 8 && left.loops == 4 && left.processes >= DAEMONS;
-            complete.then_some(Ok(folder))
+            is_wanted(&Left::of(own)).then_some(Ok(folder))
         });
-        match folder {
-            Ok(folder) => Some(Self { process, folder }),
+        match started {
+            Ok(folder) => {
+                run.folder = folder;
+                Some(run)
+            }
             Err(ended) => {
-                let mut why = String::new();
-                process.stderr.take().expect("it is piped").read_to_string(&mut why).expect("text");
+                let (mut why, stderr) = (String::new(), run.process.stderr.as_mut());
+                stderr.expect("it is piped").read_to_string(&mut why).expect("text");
                 assert!(cannot_limit(ended, &why), "{why}");
                 None
             }
@@ -145,7 +148,26 @@ impl LimitedRun {
     }
 }
 
-/// What exists of a run: mounts, loop devices, processes, namespaces and control groups.
+/// Returns the command that removes what a killed run has left.
+fn clean() -> Command {
+    let mut command = Command::new(binaries().join("mrctl"));
+    command.args(["verify", "--clean"]);
+    command
+}
+
+impl Drop for LimitedRun {
+    fn drop(&mut self) {
+        // Nothing here panics, because the test may have panicked.
+        if self.process.try_wait().is_ok_and(|ended| ended.is_none()) {
+            let _ = Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status();
+            let _ = self.process.wait();
+        }
+        // Without machines, or without root, this does nothing.
+        let _ = clean().output();
+    }
+}
+
+/// What exists of a run: mounts, loop devices, processes, namespaces, links and control groups.
 #[derive(Debug, PartialEq, Default)]
 struct Left {
     folder: bool,
@@ -153,6 +175,7 @@ struct Left {
     loops: usize,
     processes: usize,
     namespaces: usize,
+    links: usize,
     groups: usize,
 }
 
@@ -173,44 +196,104 @@ impl Left {
             loops: entries("/sys/block").filter(|entry| has(entry.path().join("loop/backing_file"))).count(),
             processes: entries("/proc").filter(|entry| has(entry.path().join("cmdline"))).count(),
             namespaces: machines("/run/netns"),
+            links: machines("/sys/class/net"),
             groups: machines("/sys/fs/cgroup") + machines("/sys/fs/cgroup/cpu"),
         }
     }
 
-    /// Like [`Self::of`], while no other run can have machines.
-    fn of_last(folder: &Path) -> Self {
+    /// Returns whether a run has all its disks, machines and daemons.
+    fn is_complete(&self) -> bool {
+        let has_disks = self.folder && self.mounts == 8 && self.loops == 4;
+        let has_network = self.namespaces == 5 && self.links == 6;
+        has_disks && has_network && self.processes >= DAEMONS && self.groups >= 4
+    }
+
+    /// Waits until this holds while no other run can have machines. Commands of a killed run may still
+    /// start and end, and the kernel detaches the loop device of a disk when nothing uses it any more.
+    fn await_last(folder: &Path, what: &str, is_wanted: impl Fn(&Self) -> bool) {
         let lock = std::fs::File::open("/run/fermata-net-fmv.lock").expect("the lock of runs");
         lock.lock().expect("other runs end");
-        Self::of(folder)
+        let mut last = None;
+        eventually(what, || {
+            let left = Self::of(folder);
+            let is_done = is_wanted(&left);
+            // Shows what is missing after a timeout.
+            if last.as_ref() != Some(&left) {
+                println!("{left:?}");
+                last = Some(left);
+            }
+            is_done.then_some(())
+        });
+    }
+
+    fn await_nothing(folder: &Path) {
+        Self::await_last(folder, "a run has left nothing", |left| *left == Self::default());
+    }
+}
+
+/// A process that reads a file of a run as a user might. It ends when this is dropped.
+struct Reader(Child);
+
+impl Reader {
+    fn of(file: &Path) -> Self {
+        Self(Command::new("tail").arg("-f").arg(file).stdout(Stdio::null()).spawn().expect("tail starts"))
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.0.try_wait().expect("our child").is_some()
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
 #[test]
 fn terminated_verify_removes_its_machines() {
     let _alone = ALONE.lock();
-    let Some(mut run) = LimitedRun::start() else { return };
+    let Some(mut run) = LimitedRun::start_until(Left::is_complete) else { return };
     let ended = run.signal("-TERM");
     assert_eq!(ended.code(), Some(1), "{ended}");
-    assert_eq!(Left::of_last(&run.folder), Left::default());
+    Left::await_nothing(&run.folder);
 }
 
 #[test]
 fn verify_removes_what_a_killed_run_has_left() {
     let _alone = ALONE.lock();
-    let Some(mut run) = LimitedRun::start() else { return };
+    let Some(mut run) = LimitedRun::start_until(Left::is_complete) else { return };
     run.signal("-KILL");
-    let left = Left::of_last(&run.folder);
-    assert!(left.folder && left.mounts == 8 && left.loops == 4 && left.processes > 0, "{left:?}");
-    assert!(left.namespaces == 5 && left.groups >= 4, "{left:?}");
-    let clean =
-        || Command::new(binaries().join("mrctl")).args(["verify", "--clean"]).output().expect("mrctl");
-    let cleaned = clean();
+    Left::await_last(&run.folder, "all that a killed run has left", Left::is_complete);
+    // An unknown trial, because the message comes before any trial.
+    let paced = ["verify", "--paced", "--only", "none"];
+    let warned = Command::new(binaries().join("mrctl")).args(paced).output().expect("mrctl starts");
+    let warned = String::from_utf8_lossy(&warned.stderr).into_owned();
+    assert!(warned.contains(&format!("has left machines in {}", run.folder.display())), "{warned}");
+    assert!(warned.contains("`mrctl verify --clean` removes them"), "{warned}");
+    let mut reader = Reader::of(&run.folder.join("net"));
+    let cleaned = clean().output().expect("mrctl starts");
     let out = String::from_utf8_lossy(&cleaned.stdout).into_owned();
     assert!(cleaned.status.success(), "{out}{}", String::from_utf8_lossy(&cleaned.stderr));
     assert_eq!(out.trim(), format!("removed the machines in {}", run.folder.display()));
-    assert_eq!(Left::of_last(&run.folder), Left::default());
-    let again = clean();
+    assert!(!reader.has_ended(), "a process that the run has not started was ended");
+    drop(reader);
+    Left::await_nothing(&run.folder);
+    let again = clean().output().expect("mrctl starts");
     assert_eq!(String::from_utf8_lossy(&again.stdout).trim(), "no killed run has left machines");
+}
+
+/// Kills a run while a script creates its network: the script and the commands that it runs must end
+/// before what they have created is removed.
+#[test]
+fn verify_ends_commands_that_still_create_machines() {
+    let _alone = ALONE.lock();
+    let Some(mut run) = LimitedRun::start_until(|left| left.namespaces > 0) else { return };
+    run.signal("-KILL");
+    let cleaned = clean().output().expect("mrctl starts");
+    assert!(cleaned.status.success(), "{}", String::from_utf8_lossy(&cleaned.stderr));
+    Left::await_nothing(&run.folder);
 }
 
 #[test]
