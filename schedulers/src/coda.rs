@@ -45,14 +45,15 @@ use crate::{
 use estimator::{Estimator, Work, part_reduced};
 use mrcore::{
     Cluster, Fact, PerPhase, Phase, Plan, Scheduler, Span, Time, Why,
+    cluster::NotPreemptible,
     ids::{AttemptId, JobId, TaskId, TrackerId},
     job::Job,
     plan::{CheckpointPlace, PreemptMode},
     scheduler::{Cause, Round},
-    task::{Attempt, Task},
+    task::{Attempt, PreemptKind, Task},
 };
 use nodes::{MeasuredMap, Nodes, SLOW};
-use std::{collections::BTreeMap, ops::RangeInclusive};
+use std::{cmp::Reverse, collections::BTreeMap, ops::RangeInclusive};
 use virtual_fair::{SharingJob, SharingPool, VirtualFair};
 
 /// The texts of the rules of this policy.
@@ -78,6 +79,10 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     (
         "shares-with-overdue-jobs",
         "the job takes much longer than under fair sharing; such jobs share {share:%} of the slots[, and {jobs_ahead job goes|jobs go} first]",
+    ),
+    (
+        "slots-not-preemptible",
+        "{tasks running task keeps its slot|running tasks keep their slots} until the end, because preemption would lose work; {first_job:job} holds most of these slots",
     ),
     (
         "waits-for-faster-node",
@@ -810,6 +815,7 @@ impl Scheduler for Coda {
                 reasons.push(ahead);
             }
             reasons.extend(waits);
+            reasons.extend(self.preemption_reason(job.id, phase, cluster));
         }
         reasons
     }
@@ -833,6 +839,27 @@ impl Coda {
             Why::rule("smaller-jobs-first").with("size", state.size_for(phase))
         };
         if ahead > 0 { why.with("jobs_ahead", ahead as f64) } else { why }
+    }
+
+    /// Returns which slots a job cannot get by preemption although none is free.
+    fn preemption_reason(&self, job: JobId, phase: Phase, cluster: &Cluster) -> Option<Why> {
+        let is_lossless_only = self.settings.preempt_mode == PreemptMode::LosslessOnly;
+        if !is_lossless_only || cluster.free_trackers(phase).next().is_some() {
+            return None;
+        }
+        let held_by = |other: &Job| {
+            let running = cluster.running(other, phase);
+            let kind = PreemptKind::lossless(phase);
+            let is_indivisible =
+                |id| matches!(cluster.may_preempt(id, kind), Err(NotPreemptible::Indivisible(_)));
+            running.filter(|(attempt, _)| attempt.refusals > 0 || is_indivisible(attempt.id)).count()
+        };
+        let others = cluster.active_jobs().filter(|other| other.id != job);
+        let held: Vec<(usize, JobId)> = others.map(|other| (held_by(other), other.id)).collect();
+        let (_, first) = held.iter().max_by_key(|(tasks, id)| (*tasks, Reverse(*id)))?;
+        let tasks: usize = held.iter().map(|(tasks, _)| tasks).sum();
+        let why = Why::rule("slots-not-preemptible").with("tasks", tasks as f64);
+        (tasks > 0).then(|| why.with("first_job", f64::from(first.0)))
     }
 
     /// Returns which better slots a job waits for although others are free.
