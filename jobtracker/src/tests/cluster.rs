@@ -66,6 +66,8 @@ impl Cluster {
     pub(super) async fn start_with(settings: impl FnOnce(&mut Config)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut config = Config::default();
+        // The order of its jobs is easy to predict.
+        config.scheduler.name = "fifo".into();
         config.namenode.listen = "127.0.0.1:0".into();
         config.namenode.dir = folder.path().join("namenode");
         config.namenode.replication = 1;

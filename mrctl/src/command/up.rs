@@ -81,7 +81,7 @@ pub(crate) struct Args {
     /// Reduce slots of each node [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
     reduce_slots: Option<u32>,
-    /// Scheduling policy, such as fair or 'chronos(fair)' [default: fifo]; see `mrctl schedulers`
+    /// Scheduling policy, such as fair or 'chronos(fair)' [default: coda]; see `mrctl schedulers`
     #[arg(long, value_name = "NAME")]
     scheduler: Option<String>,
     /// Shadow policy, which decides without effect, for `mrctl shadow`; empty for none

@@ -7,6 +7,9 @@ use super::ConfigError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+/// The policy of clusters that name none (docs/internals/adr/0035-coda-is-the-default.md).
+const DEFAULT: &str = "coda";
+
 /// `[scheduler]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -22,7 +25,7 @@ pub struct SchedulerConfig {
 
 impl Default for SchedulerConfig {
     fn default() -> Self {
-        Self { name: "fifo".into(), shadow: String::new(), policies: toml::Table::new() }
+        Self { name: DEFAULT.into(), shadow: String::new(), policies: toml::Table::new() }
     }
 }
 
