@@ -332,6 +332,7 @@ pub(super) fn open_case(request: &Request, seeds: u64, faults: Option<&Path>) ->
         | CatalogError::Both { .. }
         | CatalogError::Cluster { .. }
         | CatalogError::Load { .. }
+        | CatalogError::NoSlots { .. }
         | CatalogError::Kind { .. }
         | CatalogError::NoUse { .. }
         | CatalogError::Number { .. }
