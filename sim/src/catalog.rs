@@ -21,7 +21,6 @@ use schedulers::Params;
 use serde::Serialize;
 use std::{
     fmt,
-    ops::Range,
     path::{Path, PathBuf},
 };
 
@@ -246,10 +245,12 @@ impl Case {
             SeedEffect::Nothing
         }
     }
+}
 
+impl CaseSize {
     /// Returns one line with the cluster, the number of jobs and tasks, and the source of task
     /// times.
-    pub fn describe(&self, request: &Request, seeds: &Range<u64>) -> String {
+    pub fn describe(&self, request: &Request, seeds: u64) -> String {
         let profiles = match &request.profiles {
             Some(path) => format!(", profiles of {}", path.display()),
             None if uses_profiles(&request.workload) => ", built-in profiles".to_owned(),
@@ -257,10 +258,9 @@ impl Case {
         };
         let scale = request.scale.map_or_else(String::new, |scale| format!(", bytes times {scale}"));
         format!(
-            "simulated: {} on {}{scale}, {}{profiles}",
+            "simulated: {} on {self}{scale}, {}{profiles}",
             request.workload,
-            self.size(seeds.start),
-            crate::count((seeds.end - seeds.start) as usize, "seed"),
+            crate::count(seeds as usize, "seed"),
         )
     }
 }
@@ -674,7 +674,7 @@ mod tests {
         let case = open(&asked).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!((case.setup.machines.len(), case.setup.slots().map), (7, 21));
         assert_eq!((case.workload)(1).jobs.len(), 5);
-        let words = case.describe(&asked, &(1..2));
+        let words = case.size(1).describe(&asked, 1);
         assert!(
             words.starts_with("simulated: gridmix on 7 nodes with 21 map and 28 reduce slots, 5 jobs, "),
             "{words}"

@@ -224,9 +224,11 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     let case = open_case(&request, args.seeds, args.faults.as_deref())?;
     let started = Instant::now();
     let seeds = args.first_seed..args.first_seed + args.seeds;
-    let heading = case.describe(&request, &seeds);
+    let size = case.size(seeds.start);
+    let heading = size.describe(&request, args.seeds);
     let planned = args.faults.as_ref().map(|_| case.setup.faults.len() + case.setup.steps.len());
-    let details = sim_json::Details::of(&case, &request, &seeds)?;
+    let has_rows = args.csv.is_some() || args.parquet.is_some();
+    let details = sim_json::Details::of(&case, &request, (size, has_rows), &seeds)?;
     let made_by = details.provenance.line();
     let machines = case.setup.machines.len();
     let failures = random_failures_of(args, &case.workload, machines);
