@@ -10,12 +10,13 @@ use anyhow::{Context, Result};
 use clap::Subcommand;
 use daemon::Period;
 use sim::{
-    Recording, Workload,
+    Recording, Setup, Span, Workload,
     catalog::{self, Case, CatalogError, Request},
     experiment::{Comparison, Experiment, ExperimentError, RunProgress, Variant},
     export,
     fault::{Fault, random_failures_during},
     profile, report,
+    scenario::{ScenarioAction, When},
     workload::history,
 };
 use std::{
@@ -231,6 +232,7 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     let details = sim_json::Details::of(&case, &request, (size, has_rows), &seeds)?;
     let made_by = details.provenance.line();
     let machines = case.setup.machines.len();
+    let timed_faults = timed_faults(&case.setup);
     let failures = random_failures_of(args, &case.workload, machines);
     let variants = variants.into_iter().map(|variant| variant.with_params(&case.params)).collect();
     let runs = SimulationProgress::new();
@@ -257,6 +259,11 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     let recording = args.history.as_deref().map(|folder| Recording { folder, made_by: &made_by, variant: 0 });
     let comparison = experiment.run_recorded(&|step| runs.count_run("", step), recording)?;
     drop(runs);
+    for (what, at) in timed_faults {
+        if let Some((file, warning)) = args.faults.as_ref().zip(comparison.never_happened(&what, at)) {
+            eprintln!("mrctl: {}: {warning}", file.display());
+        }
+    }
     let elapsed_s = started.elapsed().as_secs_f64();
     let shown = ComparisonReport {
         heading,
@@ -423,6 +430,24 @@ impl ComparisonReport {
             report::charts(comparison)
         )
     }
+}
+
+/// Returns what goes wrong at fixed times: the faults of a scenario, and its steps that end no fault.
+fn timed_faults(setup: &Setup) -> Vec<(String, Span)> {
+    let faults = setup.faults.iter().map(|fault| (format!("the fault at {} s", fault.at_s), fault.at()));
+    let is_fault = |action: &ScenarioAction| {
+        use ScenarioAction::{Kill, Partition, Slow, Stop};
+        matches!(action, Kill { .. } | Stop { .. } | Partition { .. } | Slow { .. })
+            && action.not_simulated().is_none()
+    };
+    let steps = setup.steps.iter().filter_map(|step| match step.when {
+        When::At(at) if is_fault(&step.action) => {
+            let at = at + step.after;
+            Some((format!("{} at {} s, line {}", step.action.verb(), at.as_secs_f64(), step.line), at))
+        }
+        _ => None,
+    });
+    faults.chain(steps).collect()
 }
 
 /// Describes how many faults were injected under each policy. `planned` is the number of faults in

@@ -111,6 +111,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let watch = |step: Step<'_>| runs.count_run("", step);
     let replay = replay(&history, &what, &watch, &|run| runs.report(run), recording)?;
     drop(runs);
+    for (fail, fault) in args.fail.iter().zip(&what.faults) {
+        if let Some(warning) = replay.comparison.never_happened(&format!("--fail {fail}"), fault.at()) {
+            eprintln!("mrctl: {warning}");
+        }
+    }
     show(args, &provenance, &Paragraphs::of(&history, &what, &replay), &replay)
 }
 
