@@ -326,7 +326,7 @@ impl Replay {
 
     /// Describes the policy with the lowest mean completion time, its gain over the policy that
     /// ran, and which group of jobs would take longer.
-    pub fn advice(&self) -> String {
+    pub fn advice(&self, history: &History) -> String {
         let mean = |at: usize| self.comparison.mean_over(at, None, crate::experiment::makespan_s);
         // A policy under which more jobs fail or do not end is not considered.
         let unfinished = |at: usize| self.comparison.unfinished(at, None);
@@ -356,10 +356,11 @@ impl Replay {
         let advice = if gain > off { format!("use {label}") } else { format!("{label} may be better") };
         let note = if gain > off { "" } else { ", which is more than the gain" };
         format!(
-            "{advice}: mean completion time {} s instead of {} s ({} less){cost}; the error of the model on the real run was {}{note}",
+            "{advice}: mean completion time {} s instead of {} s ({} less){cost}; the error of the model on {} was {}{note}",
             show(mean(best)),
             show(mean(0)),
             percent(gain),
+            history.run_name(),
             percent(off)
         )
     }

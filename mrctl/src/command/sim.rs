@@ -375,7 +375,12 @@ fn random_failures_of(
 }
 
 fn calibrate(args: &Calibrate) -> Result<ExitCode> {
-    let found = history::read(&args.history)?.calibrate(args.cpu_time);
+    let history = history::read(&args.history)?;
+    if history.is_simulated {
+        let why = "its jobs were simulated, so their times are not measurements: give a history of a cluster";
+        anyhow::bail!("{}: {why}", args.history.display());
+    }
+    let found = history.calibrate(args.cpu_time);
     if found.is_empty() {
         let place = args.history.display();
         let why = format!(
@@ -633,6 +638,9 @@ mod tests {
         assert_eq!((history.real.len(), history.slots), (4, PerPhase { map: 2, reduce: 1 }));
         let text = std::fs::read_to_string(new.join("job_1.jsonl")).expect("a history");
         assert!(text.lines().next().is_some_and(|head| head.contains("(version ")), "{text}");
+        assert_eq!(history.run_name(), "the simulated run of the history");
+        let error = calibrate(&Calibrate { history: new, cpu_time: false }).expect_err("nothing is measured");
+        assert!(error.to_string().contains(": its jobs were simulated, so"), "{error}");
     }
 
     #[test]
