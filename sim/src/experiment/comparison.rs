@@ -44,7 +44,7 @@ pub enum TimesAlone {
 
 impl TimesAlone {
     /// Returns whether there are none, for example because they were stopped.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         match self {
             Self::Groups(groups) => groups.is_empty(),
             Self::Jobs(jobs) => jobs.is_empty(),
