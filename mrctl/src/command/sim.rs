@@ -5,7 +5,7 @@ use super::{
     sim_csv, sim_json,
     why::{SimulatedWhy, print_simulated},
 };
-use crate::output::{self, SimulationProgress, Usage};
+use crate::output::{self, SimulationProgress, Usage, whole_number};
 use anyhow::{Context, Result};
 use clap::Subcommand;
 use daemon::Period;
@@ -80,16 +80,16 @@ struct Compare {
     #[arg(long, value_name = "FILE")]
     cluster: Option<PathBuf>,
     /// Number of machines [default: depends on the workload]
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     nodes: Option<u32>,
     /// Map slots of each machine
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     map_slots: Option<u32>,
     /// Reduce slots of each machine
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     reduce_slots: Option<u32>,
     /// Number of jobs, for synthetic workloads
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     jobs: Option<u32>,
     /// Mean seconds between jobs, for synthetic workloads
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
@@ -101,13 +101,13 @@ struct Compare {
     #[arg(long, allow_negative_numbers = true)]
     scale: Option<f64>,
     /// Nodes of the cluster of a SWIM trace [default: 3000 for FB-2010, otherwise 600]
-    #[arg(long, value_name = "NODES")]
+    #[arg(long, value_name = "NODES", allow_negative_numbers = true)]
     trace_nodes: Option<u32>,
     /// Number of seeds; more than one gives confidence intervals
-    #[arg(long, allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 1, value_parser = whole_number(1..=1000))]
     seeds: u64,
     /// The first seed
-    #[arg(long, value_name = "SEED", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..1 << 48))]
+    #[arg(long, value_name = "SEED", allow_negative_numbers = true, default_value_t = 1, value_parser = whole_number(1..1 << 48))]
     first_seed: u64,
     /// Fault scenario (TOML), as for `mrctl chaos run`
     #[arg(long, value_name = "FILE")]
@@ -199,7 +199,7 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         profiles: args.profiles.clone(),
         faults: args.faults.clone(),
     };
-    let variants = parse_policies(&args.scheduler)?;
+    let variants = parse_policies("--scheduler", &args.scheduler)?;
     if args.parquet.is_some() && !cfg!(feature = "parquet") {
         let build = "cargo build --release -p mrctl --features parquet";
         anyhow::bail!(Usage(format!(
@@ -472,9 +472,9 @@ fn describe_faults(comparison: &Comparison, planned: Option<usize>, random: bool
     }
 }
 
-/// Parses a list of policies. An unknown policy or a bad parameter is a usage error.
-pub(super) fn parse_policies(list: &str) -> Result<Vec<Variant>> {
-    Variant::list(list).map_err(|error: ExperimentError| Usage(error.to_string()).into())
+/// Parses the list of policies of an option. An unknown policy or a bad parameter is a usage error.
+pub(super) fn parse_policies(flag: &str, list: &str) -> Result<Vec<Variant>> {
+    Variant::list(list).map_err(|error: ExperimentError| Usage(format!("{flag}: {error}")).into())
 }
 
 /// Checks that all outputs can be written, each to a file of its own, and not to an input. Call this
@@ -657,6 +657,36 @@ mod tests {
             let text = std::fs::read_to_string(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
             assert!(text.contains(&sum), "{name}: {text}");
         }
+    }
+
+    #[test]
+    fn numbers_that_are_not_valid_are_named_with_the_valid_ones() {
+        let error = |flags: &[&str]| parse(flags).expect_err("not a number of seeds").to_string();
+        let refused = error(&["--seeds", "-1"]);
+        assert!(
+            refused.contains("invalid value '-1' for '--seeds <SEEDS>': -1 is not in 1..=1000"),
+            "{refused}"
+        );
+        let refused = error(&["--first-seed", "-7"]);
+        assert!(refused.contains("'--first-seed <SEED>': -7 is not in 1.."), "{refused}");
+        let refused = error(&["--trace-nodes", "-3"]);
+        assert!(refused.contains("'--trace-nodes <NODES>': -3 is not in 0.."), "{refused}");
+        assert_eq!(usage_error(&["--load", "-1"]), "a load of -1 is not valid: it must be above 0");
+        let label = "--scheduler: the label before =fifo is empty: give it a name";
+        assert!(usage_error(&["--scheduler", "=fifo"]).starts_with(label));
+    }
+
+    #[test]
+    fn faults_with_a_time_are_listed() {
+        let mut setup = Setup::even(2, PerPhase { map: 1, reduce: 1 }, "fifo");
+        let text = "[[step]]\nat = \"35s\"\ndo = \"kill\"\nnode = \"node1\"\n\
+            [[step]]\nat = \"1m\"\ndo = \"restart\"\nnode = \"node1\"\n\
+            [[step]]\nwhen = \"job_1 is over\"\ndo = \"kill\"\nnode = \"node1\"\n\
+            [[fault]]\nat_s = 2.5\nwhat = \"slow\"\nnode = 1\nfactor = 2.0\n";
+        let scenario = sim::scenario::parse(text).unwrap_or_else(|error| panic!("{error}"));
+        (setup.steps, setup.faults) = (scenario.steps, scenario.faults);
+        let listed = [("the fault at 2.5 s", Span::millis(2500)), ("kill at 35 s, line 1", Span::secs(35))];
+        assert_eq!(timed_faults(&setup), listed.map(|(what, at)| (what.to_owned(), at)));
     }
 
     #[test]

@@ -41,10 +41,10 @@ pub(crate) struct Args {
     nodes: Option<String>,
     /// Map slots of each node [default: as in the history; for older histories without slots, the
     /// largest number in use at a time]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     map_slots: Option<u32>,
     /// Reduce slots of each node [default: as for map slots]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     reduce_slots: Option<u32>,
     /// Kill a node of the history, this many seconds after the first job was submitted
     #[arg(long, value_name = "NODE@SECONDS")]
@@ -68,11 +68,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let named = args.ran.as_deref().map(parse_policies).transpose()?;
+    let named = args.ran.as_deref().map(|ran| parse_policies("--ran", ran)).transpose()?;
     if named.as_ref().is_some_and(|named| named.len() > 1) {
         return Err(Usage("--ran takes one policy: the one of the run in the history".into()).into());
     }
-    let others = parse_policies(&args.scheduler)?;
+    let others = parse_policies("--scheduler", &args.scheduler)?;
     if others.len() > 1 && (args.history_folder.is_some() || args.why.is_some()) {
         let why = "--history and --why are for one run: give one policy with --scheduler";
         return Err(Usage(why.into()).into());

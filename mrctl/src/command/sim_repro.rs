@@ -5,7 +5,7 @@ use super::{
     provenance::Provenance,
     sim::{can_write, write},
 };
-use crate::output::{self, SimulationProgress, Usage};
+use crate::output::{self, SimulationProgress, Usage, whole_number};
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use daemon::Period;
@@ -52,10 +52,10 @@ pub(crate) struct Args {
     scale: Scale,
     /// Number of seeds (--scale paper). A seed varies placement and, except for coshh, task times; for
     /// fcs and coshh also the order of the jobs and their arrivals [default: 5; with --all: 30]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    #[arg(long, allow_negative_numbers = true, value_parser = whole_number(1..=1000))]
     seeds: Option<u64>,
     /// The first seed (--scale paper) [default: 1]
-    #[arg(long, value_name = "SEED", value_parser = clap::value_parser!(u64).range(1..1 << 48))]
+    #[arg(long, value_name = "SEED", allow_negative_numbers = true, value_parser = whole_number(1..1 << 48))]
     first_seed: Option<u64>,
     /// Real time after which a run is stopped; its active jobs count as unfinished (--scale paper)
     /// [default: 30m]

@@ -34,10 +34,14 @@ pub enum ExperimentError {
     NoList(String),
     #[error("{0:?} has more than {COMBINATIONS_MAX} combinations: give fewer values")]
     TooMany(String),
+    #[error("the label before ={0} is empty: give it a name, as in mine={0}, or omit the =")]
+    EmptyLabel(String),
     #[error("the label {0} stands for other runs: choose another label")]
     ReservedLabel(String),
-    #[error("the policy {0} is given twice: give one of them a label, as in a={0}")]
-    RepeatedLabel(String),
+    #[error(
+        "the label {label} is given twice: give one of the two policies another, as in other={scheduler}"
+    )]
+    RepeatedLabel { label: String, scheduler: String },
     #[error(transparent)]
     Make(#[from] PolicyError),
     #[error("the time limit stopped the simulation of the policy that ran: give a longer --time-limit")]
