@@ -16,12 +16,11 @@ use crate::{
         trace::{TraceError, check_time_range},
     },
 };
-use mrcore::{PerPhase, metrics::shares::MinShare};
+use mrcore::{PerPhase, Phase, metrics::shares::MinShare};
 use schedulers::Params;
 use serde::Serialize;
 use std::{
     fmt,
-    ops::Range,
     path::{Path, PathBuf},
 };
 
@@ -145,6 +144,11 @@ pub enum CatalogError {
     Scenario { path: String, bad: ScenarioFileError },
     #[error("{path}:{bad}")]
     Cluster { path: String, bad: String },
+    #[error(
+        "no machine has a {phase} slot, but the job {job} has {tasks}: set {} to at least 1",
+        slots_option(*phase, cluster.as_deref())
+    )]
+    NoSlots { phase: Phase, job: String, tasks: String, cluster: Option<PathBuf> },
     #[error("--load {load}: {why}")]
     Load { load: f64, why: &'static str },
     #[error("give either --{one} or --{other}")]
@@ -155,6 +159,14 @@ pub enum CatalogError {
 
 fn names() -> String {
     WORKLOADS.map(|(name, _)| name).join(", ")
+}
+
+/// Returns what sets the slots of a phase on each machine: an option or a key of the cluster file.
+fn slots_option(phase: Phase, cluster: Option<&Path>) -> String {
+    match cluster {
+        Some(file) => format!("{phase}_slots in {}", file.display()),
+        None => format!("--{phase}-slots"),
+    }
 }
 
 /// A cluster and its workload.
@@ -233,10 +245,12 @@ impl Case {
             SeedEffect::Nothing
         }
     }
+}
 
+impl CaseSize {
     /// Returns one line with the cluster, the number of jobs and tasks, and the source of task
     /// times.
-    pub fn describe(&self, request: &Request, seeds: &Range<u64>) -> String {
+    pub fn describe(&self, request: &Request, seeds: u64) -> String {
         let profiles = match &request.profiles {
             Some(path) => format!(", profiles of {}", path.display()),
             None if uses_profiles(&request.workload) => ", built-in profiles".to_owned(),
@@ -244,10 +258,9 @@ impl Case {
         };
         let scale = request.scale.map_or_else(String::new, |scale| format!(", bytes times {scale}"));
         format!(
-            "simulated: {} on {}{scale}, {}{profiles}",
+            "simulated: {} on {self}{scale}, {}{profiles}",
             request.workload,
-            self.size(seeds.start),
-            crate::count((seeds.end - seeds.start) as usize, "seed"),
+            crate::count(seeds as usize, "seed"),
         )
     }
 }
@@ -269,6 +282,21 @@ fn read_text(path: &Path) -> Result<String, CatalogError> {
     }
     let unreadable = |source| CatalogError::Unreadable { path: path.display().to_string(), source };
     std::fs::read_to_string(path).map_err(unreadable)
+}
+
+/// Checks that each job can run: that a phase in which it has tasks has slots.
+fn check_slots(case: &Case, cluster: Option<&Path>) -> Result<(), CatalogError> {
+    let slots = case.setup.slots();
+    let Some(phase) = Phase::BOTH.into_iter().find(|phase| slots[*phase] == 0) else { return Ok(()) };
+    let tasks = |job: &JobPlan| if phase == Phase::Map { job.maps.len() } else { job.reduces.len() };
+    match (case.workload)(1).jobs.iter().find(|job| tasks(job) > 0) {
+        Some(job) => {
+            let tasks = crate::count(tasks(job), &phase.to_string());
+            let cluster = cluster.map(Path::to_path_buf);
+            Err(CatalogError::NoSlots { phase, job: job.name.clone(), tasks, cluster })
+        }
+        None => Ok(()),
+    }
 }
 
 /// Checks that the times between submissions can be changed to reach a load.
@@ -335,6 +363,7 @@ pub fn open(request: &Request) -> Result<Case, CatalogError> {
     if let Some(classes) = coshh_classes(&request.workload) {
         case.params.extend(coshh::given_durations(classes, &case.setup.machines));
     }
+    check_slots(&case, request.cluster.as_deref())?;
     // With the default gap, `mixed` would leave most slots free, and all policies would be equal.
     let usual_load = (request.workload == "mixed" && request.gap_s.is_none()).then_some(MIXED_LOAD);
     if let Some(load) = request.load {
@@ -645,7 +674,7 @@ mod tests {
         let case = open(&asked).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!((case.setup.machines.len(), case.setup.slots().map), (7, 21));
         assert_eq!((case.workload)(1).jobs.len(), 5);
-        let words = case.describe(&asked, &(1..2));
+        let words = case.size(1).describe(&asked, 1);
         assert!(
             words.starts_with("simulated: gridmix on 7 nodes with 21 map and 28 reduce slots, 5 jobs, "),
             "{words}"
@@ -664,5 +693,29 @@ mod tests {
         assert!(open(&both).is_err_and(|error| error.to_string() == "give either --cluster or --nodes"));
         assert!(open(&Request { nodes: Some(0), ..request("mixed") }).is_err());
         assert!(open(&Request { gap_s: Some(-1.0), ..request("mixed") }).is_err());
+    }
+
+    #[test]
+    fn job_without_slots_for_its_tasks_is_refused() {
+        let refused = |request: Request| open(&request).map(|_| ()).expect_err("no reduce slots").to_string();
+        let error = refused(Request { reduce_slots: Some(0), ..request("chronos-sort") });
+        let job = &(open(&request("chronos-sort")).expect("a name").workload)(1).jobs[0];
+        let (name, reduces) = (&job.name, job.reduces.len());
+        let wanted = format!("no machine has a reduce slot, but the job {name} has {reduces} reduces: set ");
+        assert_eq!(error, format!("{wanted}--reduce-slots to at least 1"));
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        let machines = "[[machines]]\ncount = 4\nmap_slots = 1\nreduce_slots = 0\n";
+        std::fs::write(path("c.toml"), machines).expect("a disk");
+        let cluster = Some(path("c.toml"));
+        let error = refused(Request { cluster: cluster.clone(), load: Some(0.5), ..request("gridmix") });
+        assert!(error.ends_with(&format!("set reduce_slots in {} to at least 1", path("c.toml").display())));
+        let trace = |name: &str, shuffle: u64| {
+            let rows = format!("job0\t0\t0\t1000\t{shuffle}\t0\njob1\t5\t5\t1000\t0\t0\n");
+            std::fs::write(path(name), rows).expect("a disk");
+            Request { cluster: cluster.clone(), ..request(path(name).to_str().expect("UTF-8")) }
+        };
+        assert!(refused(trace("reduces.tsv", 1000)).contains("but the job job0 has 1 reduce:"));
+        assert!(open(&trace("maps.tsv", 0)).is_ok(), "its jobs need no reduce slots");
     }
 }

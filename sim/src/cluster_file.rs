@@ -88,7 +88,7 @@ fn check<T: Copy + PartialOrd + std::fmt::Display>(
 }
 
 impl MachineRecord {
-    /// Refuses keys that exclude or require each other.
+    /// Refuses keys that exclude or require each other, and a machine without memory for a task.
     fn check_memory(&self, text: &str) -> Result<(), String> {
         let fail =
             |value: &Spanned<f64>, why: &str| Err(format!("{}: {why}", line_at(text, value.span().start)));
@@ -98,6 +98,14 @@ impl MachineRecord {
                 "cache_mb is not valid with memory_mb: the cache is the memory that tasks leave; remove one",
             ),
             (None, _, Some(task)) => fail(task, "task_memory_mb needs memory_mb, the memory of the machine"),
+            (Some(memory), None, task) => {
+                let task = task.as_ref().map_or(TASK_MEMORY / 1e6, |task| *task.get_ref());
+                if *memory.get_ref() >= task {
+                    return Ok(());
+                }
+                let has = format!("memory_mb = {} is not valid", memory.get_ref());
+                fail(memory, &format!("{has}: a task takes {task} MB (task_memory_mb), so none fits"))
+            }
             _ => Ok(()),
         }
     }
@@ -108,7 +116,14 @@ impl ClusterFile {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let file: Self = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| line_at(text, span.start));
-            format!("{line}: {}", error.message().replace('\n', " "))
+            let message = error.message().replace('\n', " ");
+            // A message about a value does not have its key.
+            let key =
+                text.lines().nth(line - 1).and_then(|text| text.split_once('=')).map(|(key, _)| key.trim());
+            match key.filter(|key| !message.contains(key)) {
+                Some(key) => format!("{line}: {key}: {message}"),
+                None => format!("{line}: {message}"),
+            }
         })?;
         const RATES: (f64, f64) = (1e-3, 1e9);
         check(text, "replication", file.replication.as_ref(), (1, 1000))?;
@@ -134,8 +149,20 @@ impl ClusterFile {
                 return Err(format!("{line}: more than {MACHINES_MAX} machines"));
             }
         }
+        for (key, value) in
+            [("replication", &file.replication), ("output_replication", &file.output_replication)]
+        {
+            if let Some(value) = value.as_ref().filter(|value| u64::from(*value.get_ref()) > machines) {
+                let line = line_at(text, value.span().start);
+                let machines = crate::count(machines as usize, "machine");
+                return Err(format!(
+                    "{line}: {key} = {} is not valid: the file has only {machines}, and each replica is on another",
+                    value.get_ref()
+                ));
+            }
+        }
         if file.machines().iter().all(|machine| machine.slots.map == 0) {
-            return Err("1: no machine has a map slot".into());
+            return Err("1: no machine has a map slot: set map_slots to at least 1".into());
         }
         Ok(file)
     }
@@ -266,6 +293,34 @@ mod tests {
             (
                 "[[machines]]\ncount = 2\nmap_slots = 1\nreduce_slots = 1\nnic_mbps = inf\n",
                 "5: nic_mbps = inf is",
+            ),
+            (
+                "[[machines]]\ncount = 2\nmap_slots = 1\nreduce_slots = 1\nmemory_mb = 999\n",
+                "5: memory_mb = 999 is not valid: a task takes 1000 MB (task_memory_mb), so none fits",
+            ),
+            (
+                "[[machines]]\ncount = 2\nmap_slots = 1\nreduce_slots = 1\nmemory_mb = 9\ntask_memory_mb = 10\n",
+                "5: memory_mb = 9 is not valid: a task takes 10 MB",
+            ),
+            (
+                "[[machines]]\ncount = 2\nmap_slots = 1\nreduce_slots = 1\n[[machines]]\ncount = -1\n",
+                "6: count: invalid value: integer `-1`",
+            ),
+            (
+                "[[machines]]\ncount = 2\nmap_slots = 1\nreduce_slots = 1\ndisk_mbps = -60\n",
+                "5: disk_mbps = -60 is not valid: it must be from 0.001 to",
+            ),
+            (
+                "rack_uplink_mbps = 0\n[[machines]]\ncount = 2\nmap_slots = 1\nreduce_slots = 1\n",
+                "1: rack_uplink_mbps = 0 is not valid: it must be from 0.001 to",
+            ),
+            (
+                "replication = 3\n[[machines]]\ncount = 2\nmap_slots = 1\nreduce_slots = 1\n",
+                "1: replication = 3 is not valid: the file has only 2 machines",
+            ),
+            (
+                "output_replication = 2\n[[machines]]\ncount = 1\nmap_slots = 1\nreduce_slots = 1\n",
+                "1: output_replication = 2 is not valid: the file has only 1 machine,",
             ),
             (
                 "heartbeat_s = 1e13\n[[machines]]\ncount = 2\nmap_slots = 1\nreduce_slots = 1\n",

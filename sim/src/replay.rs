@@ -165,13 +165,19 @@ impl ReplayRequest {
 }
 
 /// Returns the real run as a comparison with one policy. Each job that succeeded is also simulated
-/// alone from its own history, as the base of its slowdown.
-pub fn as_it_was(mut history: History, scheduler: &str) -> Result<Comparison, ExperimentError> {
+/// alone from its own history, as the base of its slowdown. There are no slowdowns if these runs take
+/// longer than `time_limit` together. Calls `progress` regularly during them.
+pub fn as_it_was(
+    mut history: History,
+    scheduler: &str,
+    time_limit: Duration,
+    progress: &(dyn Fn(RunProgress<'_>) + Sync),
+) -> Result<Comparison, ExperimentError> {
     let machines = machines(&history, PerPhase::default(), 0);
     let setup = replay_setup(history.slots, machines, Vec::new());
     let (workload, _) = history.succeeded();
     let ids: Vec<JobId> = history.real.iter().filter(|real| real.succeeded).map(|real| real.id).collect();
-    let alone = vec![job_times_alone(&setup, &workload, &ids)?];
+    let alone = vec![job_times_alone(&setup, &workload, &ids, &monitor(time_limit, progress))?];
     // Includes groups in which no job succeeded.
     let groups = history.workload.groups();
     let variants = vec![Variant::plain(scheduler)];
@@ -326,7 +332,7 @@ impl Replay {
 
     /// Describes the policy with the lowest mean completion time, its gain over the policy that
     /// ran, and which group of jobs would take longer.
-    pub fn advice(&self) -> String {
+    pub fn advice(&self, history: &History) -> String {
         let mean = |at: usize| self.comparison.mean_over(at, None, crate::experiment::makespan_s);
         // A policy under which more jobs fail or do not end is not considered.
         let unfinished = |at: usize| self.comparison.unfinished(at, None);
@@ -356,10 +362,11 @@ impl Replay {
         let advice = if gain > off { format!("use {label}") } else { format!("{label} may be better") };
         let note = if gain > off { "" } else { ", which is more than the gain" };
         format!(
-            "{advice}: mean completion time {} s instead of {} s ({} less){cost}; the error of the model on the real run was {}{note}",
+            "{advice}: mean completion time {} s instead of {} s ({} less){cost}; the error of the model on {} was {}{note}",
             show(mean(best)),
             show(mean(0)),
             percent(gain),
+            history.run_name(),
             percent(off)
         )
     }
@@ -509,6 +516,15 @@ mod tests {
             before > 1.8 * after,
             "with two slots the maps should take half of {before} s, not {after} s"
         );
+    }
+
+    #[test]
+    fn slowdowns_of_a_history_are_omitted_after_the_time_limit() {
+        let alone = |time_limit| {
+            let history = two_maps_on_one_slot(100_000);
+            as_it_was(history, "fifo", time_limit, &|_| {}).expect("it runs").alone
+        };
+        assert!(!alone(Duration::MAX)[0].is_empty() && alone(Duration::ZERO)[0].is_empty());
     }
 
     #[test]

@@ -190,6 +190,10 @@ fn a_wrong_policy_ends_the_run_with_one_line_and_is_reaped() {
             r#"echo '{"request":2,"decisions":[{"preempt":"job_1.m0.0"}]}'"#,
             "decision 1: preempt job_1.m0.0: ",
         ),
+        (
+            r#"echo '{"request":2,"decisions":[{"launch":"job_1.m0"},{"launch":"job_1.m1"},{"launch":"job_1.m2"},{"launch":"job_1.m3"}]}'"#,
+            "decision 4: launch job_1.m3: tracker n",
+        ),
     ];
     let in_rounds = in_rounds.map(|(code, wanted)| (format!("{HELLO}; {code}"), wanted));
     let all = cases.into_iter().map(|(code, wanted)| (code.to_owned(), wanted)).chain(in_rounds);

@@ -4,7 +4,7 @@ use super::{
     provenance::Provenance,
     sim::{FAILURE_TIME_MIN, can_write_all, create_figures_folder, parse_policies, write, write_figures},
 };
-use crate::output::{self, SimulationProgress, Usage};
+use crate::output::{self, SimulationProgress, Usage, whole_number};
 use anyhow::{Context, Result, bail};
 use daemon::Period;
 use serde::Serialize;
@@ -50,10 +50,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "POLICY")]
     reference: Option<String>,
     /// Number of seeds
-    #[arg(long, allow_negative_numbers = true, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 10, value_parser = whole_number(1..=1000))]
     seeds: u64,
     /// The first seed
-    #[arg(long, value_name = "SEED", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..1 << 48))]
+    #[arg(long, value_name = "SEED", allow_negative_numbers = true, default_value_t = 1, value_parser = whole_number(1..1 << 48))]
     first_seed: u64,
     /// Run the jobs on a real cluster of eight nodes on this machine, one run after the other; for
     /// the workloads laptop-*
@@ -92,7 +92,8 @@ fn parse_part(text: &str) -> Result<(usize, usize), String> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let variants = parse_policies(&args.policies)?;
+    check_part(args)?;
+    let variants = parse_policies("--policies", &args.policies)?;
     let policies: Vec<&str> = variants.iter().map(|variant| variant.label.as_str()).collect();
     let (workloads, files) = open_workloads(&args.workloads, args.seeds)?;
     let sizes: Vec<WorkloadSize<'_>> =
@@ -100,7 +101,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let labels: Vec<&str> = workloads.iter().map(|workload| workload.label.as_str()).collect();
     let mut seen = BTreeSet::new();
     if let Some(twice) = labels.iter().find(|label| !seen.insert(**label)) {
-        bail!(Usage(format!("the workload {twice} is given twice")));
+        bail!(Usage(format!("--workloads: {twice} is given twice: remove one")));
     }
     if args.real {
         check_real(&labels)?;
@@ -168,6 +169,22 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         print(&board, &sizes, args.seeds)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses results with `--part`: a part has only some of the runs that they are computed from.
+fn check_part(args: &Args) -> Result<()> {
+    let results = [
+        ("--csv", args.csv.is_some()),
+        ("--report", args.report.is_some()),
+        ("--figures", args.figures.is_some()),
+        ("--json", args.json),
+    ];
+    match results.iter().find(|(_, given)| args.part.is_some() && *given) {
+        Some((flag, _)) => bail!(Usage(format!(
+            "{flag} is not possible with --part, which does only a part of the runs: omit it, and repeat the command without --part when all parts are done"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Checks that workloads can run on a real cluster.
@@ -330,7 +347,9 @@ fn failure_time_s(key: &str, value: &str) -> Result<f64, String> {
 /// Sets one option of a workload.
 fn set_option(request: &mut Request, key: &str, value: &str) -> Result<(), String> {
     fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<Option<T>, String> {
-        value.parse().map(Some).map_err(|_| format!("{key}={value} is not a number"))
+        // The whole numbers are not below 0.
+        let wanted = if value.parse::<f64>().is_ok() { "a whole number of at least 0" } else { "a number" };
+        value.parse().map(Some).map_err(|_| format!("{key}={value} is not valid: it must be {wanted}"))
     }
     match key {
         "nodes" => request.nodes = number(key, value)?,
@@ -359,6 +378,26 @@ mod tests {
         assert_eq!((parse_part("1/4"), parse_part("4/4")), (Ok((0, 4)), Ok((3, 4))));
         for bad in ["0/4", "5/4", "1", "a/b", "1/0", "-1/4"] {
             assert!(parse_part(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn results_are_refused_with_a_part_of_the_runs() {
+        #[derive(clap::Parser)]
+        struct Cli {
+            #[command(flatten)]
+            args: Args,
+        }
+        let check = |flags: &str| {
+            let line = "compare --policies fifo --workloads gridmix --dir d --part 1/2";
+            let words = line.split(' ').chain(flags.split_whitespace());
+            check_part(&<Cli as clap::Parser>::parse_from(words).args).map_err(|error| error.to_string())
+        };
+        assert_eq!(check(""), Ok(()));
+        for flag in ["--csv f", "--report f", "--figures f", "--json"] {
+            let error = check(flag).expect_err(flag);
+            assert!(error.starts_with(&format!("{} is not possible with", &flag.split(' ').next().unwrap())));
+            assert!(error.ends_with("repeat the command without --part when all parts are done"), "{error}");
         }
     }
 
@@ -426,7 +465,10 @@ mod tests {
         assert_eq!((&size["machines"], &size["map_slots"]), (&json!(20), &json!(160)));
         assert!(size["offered_load"]["map"].as_f64() > Some(0.0), "{size}");
         let cases = [
-            ("gridmix[nodes=x]", "nodes=x is not a number"),
+            ("gridmix[nodes=x]", "nodes=x is not valid: it must be a number"),
+            ("gridmix[nodes=-3]", "nodes=-3 is not valid: it must be a whole number of at least 0"),
+            ("gridmix[jobs=2.5]", "jobs=2.5 is not valid: it must be a whole number of at least 0"),
+            ("gridmix[load=-1]", "a load of -1 is not valid: it must be above 0"),
             ("gridmix[nodes]", "nodes has no value"),
             ("gridmix[node=3]", "unknown option node"),
             ("gridmix[nodes=3;nodes=4]", "nodes is given twice"),
@@ -439,7 +481,7 @@ mod tests {
             ("gridmix[mtbf=soon;mttr=1m]", "mtbf=soon: "),
             ("gridmix[mtbf=2h;mttr=1m;faults=f.toml]", "either mtbf and mttr or faults"),
             ("laptop-fcs[jobs=3]", "takes no --jobs"),
-            ("gridmix[jobs=3|x]", "jobs=x is not a number"),
+            ("gridmix[jobs=3|x]", "jobs=x is not valid: it must be a number"),
             ("laptop-hsrtf[profiles=p.toml]", "takes no --profiles"),
         ];
         for (list, wanted) in cases {
@@ -475,7 +517,7 @@ mod tests {
     #[test]
     fn scores_in_csv_have_the_offered_load_of_their_workload() {
         let workloads = open_workloads("gridmix[jobs=3]", 1).unwrap().0;
-        let variants = parse_policies("fifo").unwrap();
+        let variants = parse_policies("--policies", "fifo").unwrap();
         let campaign = Campaign {
             workloads: &workloads,
             variants: &variants,

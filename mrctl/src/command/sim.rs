@@ -5,17 +5,18 @@ use super::{
     sim_csv, sim_json,
     why::{SimulatedWhy, print_simulated},
 };
-use crate::output::{self, SimulationProgress, Usage};
+use crate::output::{self, SimulationProgress, Usage, whole_number};
 use anyhow::{Context, Result};
 use clap::Subcommand;
 use daemon::Period;
 use sim::{
-    Recording, Workload,
+    Recording, Setup, Span, Workload,
     catalog::{self, Case, CatalogError, Request},
     experiment::{Comparison, Experiment, ExperimentError, RunProgress, Variant},
     export,
     fault::{Fault, random_failures_during},
     profile, report,
+    scenario::{ScenarioAction, When},
     workload::history,
 };
 use std::{
@@ -79,16 +80,16 @@ struct Compare {
     #[arg(long, value_name = "FILE")]
     cluster: Option<PathBuf>,
     /// Number of machines [default: depends on the workload]
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     nodes: Option<u32>,
     /// Map slots of each machine
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     map_slots: Option<u32>,
     /// Reduce slots of each machine
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     reduce_slots: Option<u32>,
     /// Number of jobs, for synthetic workloads
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     jobs: Option<u32>,
     /// Mean seconds between jobs, for synthetic workloads
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
@@ -100,13 +101,13 @@ struct Compare {
     #[arg(long, allow_negative_numbers = true)]
     scale: Option<f64>,
     /// Nodes of the cluster of a SWIM trace [default: 3000 for FB-2010, otherwise 600]
-    #[arg(long, value_name = "NODES")]
+    #[arg(long, value_name = "NODES", allow_negative_numbers = true)]
     trace_nodes: Option<u32>,
     /// Number of seeds; more than one gives confidence intervals
-    #[arg(long, allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 1, value_parser = whole_number(1..=1000))]
     seeds: u64,
     /// The first seed
-    #[arg(long, value_name = "SEED", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..1 << 48))]
+    #[arg(long, value_name = "SEED", allow_negative_numbers = true, default_value_t = 1, value_parser = whole_number(1..1 << 48))]
     first_seed: u64,
     /// Fault scenario (TOML), as for `mrctl chaos run`
     #[arg(long, value_name = "FILE")]
@@ -198,7 +199,7 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         profiles: args.profiles.clone(),
         faults: args.faults.clone(),
     };
-    let variants = parse_policies(&args.scheduler)?;
+    let variants = parse_policies("--scheduler", &args.scheduler)?;
     if args.parquet.is_some() && !cfg!(feature = "parquet") {
         let build = "cargo build --release -p mrctl --features parquet";
         anyhow::bail!(Usage(format!(
@@ -224,11 +225,14 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     let case = open_case(&request, args.seeds, args.faults.as_deref())?;
     let started = Instant::now();
     let seeds = args.first_seed..args.first_seed + args.seeds;
-    let heading = case.describe(&request, &seeds);
+    let size = case.size(seeds.start);
+    let heading = size.describe(&request, args.seeds);
     let planned = args.faults.as_ref().map(|_| case.setup.faults.len() + case.setup.steps.len());
-    let details = sim_json::Details::of(&case, &request, &seeds)?;
+    let has_rows = args.csv.is_some() || args.parquet.is_some();
+    let details = sim_json::Details::of(&case, &request, (size, has_rows), &seeds)?;
     let made_by = details.provenance.line();
     let machines = case.setup.machines.len();
+    let timed_faults = timed_faults(&case.setup);
     let failures = random_failures_of(args, &case.workload, machines);
     let variants = variants.into_iter().map(|variant| variant.with_params(&case.params)).collect();
     let runs = SimulationProgress::new();
@@ -255,6 +259,11 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     let recording = args.history.as_deref().map(|folder| Recording { folder, made_by: &made_by, variant: 0 });
     let comparison = experiment.run_recorded(&|step| runs.count_run("", step), recording)?;
     drop(runs);
+    for (what, at) in timed_faults {
+        if let Some((file, warning)) = args.faults.as_ref().zip(comparison.never_happened(&what, at)) {
+            eprintln!("mrctl: {}: {warning}", file.display());
+        }
+    }
     let elapsed_s = started.elapsed().as_secs_f64();
     let shown = ComparisonReport {
         heading,
@@ -332,6 +341,7 @@ pub(super) fn open_case(request: &Request, seeds: u64, faults: Option<&Path>) ->
         | CatalogError::Both { .. }
         | CatalogError::Cluster { .. }
         | CatalogError::Load { .. }
+        | CatalogError::NoSlots { .. }
         | CatalogError::Kind { .. }
         | CatalogError::NoUse { .. }
         | CatalogError::Number { .. }
@@ -365,7 +375,12 @@ fn random_failures_of(
 }
 
 fn calibrate(args: &Calibrate) -> Result<ExitCode> {
-    let found = history::read(&args.history)?.calibrate(args.cpu_time);
+    let history = history::read(&args.history)?;
+    if history.is_simulated {
+        let why = "its jobs were simulated, so their times are not measurements: give a history of a cluster";
+        anyhow::bail!("{}: {why}", args.history.display());
+    }
+    let found = history.calibrate(args.cpu_time);
     if found.is_empty() {
         let place = args.history.display();
         let why = format!(
@@ -422,6 +437,24 @@ impl ComparisonReport {
     }
 }
 
+/// Returns what goes wrong at fixed times: the faults of a scenario, and its steps that end no fault.
+fn timed_faults(setup: &Setup) -> Vec<(String, Span)> {
+    let faults = setup.faults.iter().map(|fault| (format!("the fault at {} s", fault.at_s), fault.at()));
+    let is_fault = |action: &ScenarioAction| {
+        use ScenarioAction::{Kill, Partition, Slow, Stop};
+        matches!(action, Kill { .. } | Stop { .. } | Partition { .. } | Slow { .. })
+            && action.not_simulated().is_none()
+    };
+    let steps = setup.steps.iter().filter_map(|step| match step.when {
+        When::At(at) if is_fault(&step.action) => {
+            let at = at + step.after;
+            Some((format!("{} at {} s, line {}", step.action.verb(), at.as_secs_f64(), step.line), at))
+        }
+        _ => None,
+    });
+    faults.chain(steps).collect()
+}
+
 /// Describes how many faults were injected under each policy. `planned` is the number of faults in
 /// the scenario file. Returns None if there are neither planned nor random faults.
 fn describe_faults(comparison: &Comparison, planned: Option<usize>, random: bool) -> Option<String> {
@@ -439,9 +472,9 @@ fn describe_faults(comparison: &Comparison, planned: Option<usize>, random: bool
     }
 }
 
-/// Parses a list of policies. An unknown policy or a bad parameter is a usage error.
-pub(super) fn parse_policies(list: &str) -> Result<Vec<Variant>> {
-    Variant::list(list).map_err(|error: ExperimentError| Usage(error.to_string()).into())
+/// Parses the list of policies of an option. An unknown policy or a bad parameter is a usage error.
+pub(super) fn parse_policies(flag: &str, list: &str) -> Result<Vec<Variant>> {
+    Variant::list(list).map_err(|error: ExperimentError| Usage(format!("{flag}: {error}")).into())
 }
 
 /// Checks that all outputs can be written, each to a file of its own, and not to an input. Call this
@@ -605,6 +638,9 @@ mod tests {
         assert_eq!((history.real.len(), history.slots), (4, PerPhase { map: 2, reduce: 1 }));
         let text = std::fs::read_to_string(new.join("job_1.jsonl")).expect("a history");
         assert!(text.lines().next().is_some_and(|head| head.contains("(version ")), "{text}");
+        assert_eq!(history.run_name(), "the simulated run of the history");
+        let error = calibrate(&Calibrate { history: new, cpu_time: false }).expect_err("nothing is measured");
+        assert!(error.to_string().contains(": its jobs were simulated, so"), "{error}");
     }
 
     #[test]
@@ -621,6 +657,36 @@ mod tests {
             let text = std::fs::read_to_string(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
             assert!(text.contains(&sum), "{name}: {text}");
         }
+    }
+
+    #[test]
+    fn numbers_that_are_not_valid_are_named_with_the_valid_ones() {
+        let error = |flags: &[&str]| parse(flags).expect_err("not a number of seeds").to_string();
+        let refused = error(&["--seeds", "-1"]);
+        assert!(
+            refused.contains("invalid value '-1' for '--seeds <SEEDS>': -1 is not in 1..=1000"),
+            "{refused}"
+        );
+        let refused = error(&["--first-seed", "-7"]);
+        assert!(refused.contains("'--first-seed <SEED>': -7 is not in 1.."), "{refused}");
+        let refused = error(&["--trace-nodes", "-3"]);
+        assert!(refused.contains("'--trace-nodes <NODES>': -3 is not in 0.."), "{refused}");
+        assert_eq!(usage_error(&["--load", "-1"]), "a load of -1 is not valid: it must be above 0");
+        let label = "--scheduler: the label before =fifo is empty: give it a name";
+        assert!(usage_error(&["--scheduler", "=fifo"]).starts_with(label));
+    }
+
+    #[test]
+    fn faults_with_a_time_are_listed() {
+        let mut setup = Setup::even(2, PerPhase { map: 1, reduce: 1 }, "fifo");
+        let text = "[[step]]\nat = \"35s\"\ndo = \"kill\"\nnode = \"node1\"\n\
+            [[step]]\nat = \"1m\"\ndo = \"restart\"\nnode = \"node1\"\n\
+            [[step]]\nwhen = \"job_1 is over\"\ndo = \"kill\"\nnode = \"node1\"\n\
+            [[fault]]\nat_s = 2.5\nwhat = \"slow\"\nnode = 1\nfactor = 2.0\n";
+        let scenario = sim::scenario::parse(text).unwrap_or_else(|error| panic!("{error}"));
+        (setup.steps, setup.faults) = (scenario.steps, scenario.faults);
+        let listed = [("the fault at 2.5 s", Span::millis(2500)), ("kill at 35 s, line 1", Span::secs(35))];
+        assert_eq!(timed_faults(&setup), listed.map(|(what, at)| (what.to_owned(), at)));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `mrctl sim fuzz`: random simulations on all CPU cores.
 
-use crate::output::{self, SimulationProgress, Usage};
+use crate::output::{self, SimulationProgress, Usage, whole_number};
 use anyhow::{Result, bail};
 use sim::fuzz::{self, EventCounts, FailedRun};
 use std::{
@@ -14,7 +14,7 @@ use std::{
 #[command(after_help = "Examples:\n  mrctl sim fuzz --from 1000 --seeds 500\n  mrctl sim fuzz --seed 7")]
 pub(crate) struct Args {
     /// Number of runs, each with its own seed
-    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 500, value_parser = whole_number(1..))]
     seeds: u64,
     /// The first seed
     #[arg(long, default_value_t = 0)]

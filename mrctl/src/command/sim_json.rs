@@ -24,16 +24,25 @@ pub(crate) struct Details {
     /// The size of the workload in the first seed.
     #[serde(flatten)]
     size: CaseSize,
-    /// The offered load in each seed; none if all jobs arrive at once.
+    /// The offered load in each seed, for [`job_rows`]; none if all jobs arrive at once.
     #[serde(skip)]
     offered_loads: Vec<Option<OfferedLoad>>,
 }
 
 impl Details {
-    pub(crate) fn of(case: &Case, request: &Request, seeds: &Range<u64>) -> Result<Self> {
+    /// `size` is that of the first seed. The workloads of the other seeds are generated only if
+    /// `has_rows`: if [`job_rows`] is called.
+    pub(crate) fn of(
+        case: &Case,
+        request: &Request,
+        (size, has_rows): (CaseSize, bool),
+        seeds: &Range<u64>,
+    ) -> Result<Self> {
         let provenance = Provenance::of_this_process().with_files(request.files())?;
-        let offered_loads = seeds.clone().map(|seed| case.size(seed).offered_load).collect();
-        let (workload, size) = (request.workload.clone(), case.size(seeds.start));
+        let others = if has_rows { seeds.start + 1..seeds.end } else { 0..0 };
+        let others = others.map(|seed| case.size(seed).offered_load);
+        let offered_loads = std::iter::once(size.offered_load).chain(others).collect();
+        let workload = request.workload.clone();
         Ok(Self { provenance, workload, size, offered_loads })
     }
 }
@@ -194,7 +203,7 @@ mod tests {
     fn rows_have_the_utilisation_and_offered_load_of_their_seed() {
         let request = Request { workload: "gridmix".into(), jobs: Some(4), ..Request::default() };
         let case = sim::catalog::open(&request).expect("a name");
-        let details = Details::of(&case, &request, &(1..3)).expect("no files");
+        let details = Details::of(&case, &request, (case.size(1), true), &(1..3)).expect("no files");
         let experiment = Experiment {
             setup: case.setup,
             faults: None,

@@ -33,18 +33,18 @@ pub(crate) struct Args {
     /// Policies to simulate, separated by commas
     #[arg(long, value_name = "LIST")]
     scheduler: String,
-    /// The policy of the real run [default: the one in the history]
+    /// The policy of the run in the history [default: the one that the history names]
     #[arg(long, value_name = "NAME")]
     ran: Option<String>,
-    /// Number of nodes, or the difference to the real run: 8, +4, -1
+    /// Number of nodes, or the difference to the history: 8, +4, -1
     #[arg(long, value_name = "N|+N|-N", allow_hyphen_values = true)]
     nodes: Option<String>,
     /// Map slots of each node [default: as in the history; for older histories without slots, the
     /// largest number in use at a time]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     map_slots: Option<u32>,
     /// Reduce slots of each node [default: as for map slots]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     reduce_slots: Option<u32>,
     /// Kill a node of the history, this many seconds after the first job was submitted
     #[arg(long, value_name = "NODE@SECONDS")]
@@ -68,11 +68,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let named = args.ran.as_deref().map(parse_policies).transpose()?;
+    let named = args.ran.as_deref().map(|ran| parse_policies("--ran", ran)).transpose()?;
     if named.as_ref().is_some_and(|named| named.len() > 1) {
-        return Err(Usage("--ran takes one policy: the one of the real run".into()).into());
+        return Err(Usage("--ran takes one policy: the one of the run in the history".into()).into());
     }
-    let others = parse_policies(&args.scheduler)?;
+    let others = parse_policies("--scheduler", &args.scheduler)?;
     if others.len() > 1 && (args.history_folder.is_some() || args.why.is_some()) {
         let why = "--history and --why are for one run: give one policy with --scheduler";
         return Err(Usage(why.into()).into());
@@ -104,13 +104,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     args.history_folder.as_deref().map_or(Ok(()), create_history_folder)?;
     let provenance = Provenance::of_this_process().with_files([&*args.history])?;
     let made_by = provenance.line();
-    // Policy 0 is the one of the real run.
+    // Policy 0 is the one of the history.
     let folder = args.history_folder.as_deref();
     let recording = folder.map(|folder| Recording { folder, made_by: &made_by, variant: 1 });
     let runs = SimulationProgress::new();
     let watch = |step: Step<'_>| runs.count_run("", step);
     let replay = replay(&history, &what, &watch, &|run| runs.report(run), recording)?;
     drop(runs);
+    for (fail, fault) in args.fail.iter().zip(&what.faults) {
+        if let Some(warning) = replay.comparison.never_happened(&format!("--fail {fail}"), fault.at()) {
+            eprintln!("mrctl: {warning}");
+        }
+    }
     show(args, &provenance, &Paragraphs::of(&history, &what, &replay), &replay)
 }
 
@@ -132,7 +137,10 @@ fn explain(args: &Args, history: &History, what: &ReplayRequest, why: SimulatedW
 /// The texts around the tables, in the order of the output.
 struct Paragraphs {
     skipped_jobs: Option<String>,
+    history_is_simulated: bool,
     heading: String,
+    /// The duration of each job in the history and in the first simulation.
+    fidelity: report::Table,
     model_error: String,
     what_if: String,
     /// Why there are no slowdowns.
@@ -147,18 +155,26 @@ impl Paragraphs {
         let changes = what.changes(history);
         let what_if = changes.as_deref().unwrap_or("the cluster as it was");
         let load = replay.offered_load.map_or_else(String::new, |load| format!(", {load}"));
+        let mut fidelity = replay.fidelity.table();
+        if history.is_simulated {
+            fidelity.head[1..3].clone_from_slice(&["history s".to_owned(), "replay s".to_owned()]);
+        }
         let advice = if history.is_truncated() {
             "no advice: the history has jobs that have not ended".to_owned()
         } else {
-            replay.advice()
+            replay.advice(history)
         };
         Self {
             skipped_jobs: history::skipped_jobs(&history.skipped_jobs),
+            history_is_simulated: history.is_simulated,
             heading: format!(
-                "the real run, on {} under {}, compared with its simulation",
+                "{}, on {} under {}, compared with {}",
+                history.run_name(),
                 output::count(count as u64, "node"),
-                what.ran.scheduler
+                what.ran.scheduler,
+                if history.is_simulated { "its replay" } else { "its simulation" }
             ),
+            fidelity,
             model_error: format!(
                 "mean error of the model over all jobs: {}",
                 report::percent(replay.fidelity.error())
@@ -179,12 +195,7 @@ fn show(args: &Args, provenance: &Provenance, texts: &Paragraphs, replay: &Repla
         if let Some(skipped_jobs) = &texts.skipped_jobs {
             output::line(skipped_jobs)?;
         }
-        output::line(format!(
-            "{}\n{}{}\n",
-            texts.heading,
-            replay.fidelity.table().text(),
-            texts.model_error
-        ))?;
+        output::line(format!("{}\n{}{}\n", texts.heading, texts.fidelity.text(), texts.model_error))?;
         output::line(format!("{}\n{}", texts.what_if, table.text()))?;
         texts.slowdown_note.map_or(Ok(()), output::line)?;
         if let Some(against) = &texts.comparison_with_real_cluster {
@@ -200,7 +211,7 @@ fn show(args: &Args, provenance: &Provenance, texts: &Paragraphs, replay: &Repla
         let body = format!(
             "<h2>{}</h2>{}{}<h2>{}</h2>{}{}{}",
             escape(&texts.heading),
-            replay.fidelity.table().html(),
+            texts.fidelity.html(),
             paragraphs(notes),
             escape(&texts.what_if),
             table.html(),
@@ -224,6 +235,7 @@ fn as_json(provenance: &Provenance, texts: &Paragraphs, replay: &Replay) -> serd
         "commit": provenance.commit,
         "files": provenance.files,
         "skipped_jobs": texts.skipped_jobs,
+        "history_is_simulated": texts.history_is_simulated,
         "jobs": replay.fidelity.jobs.iter().map(job).collect::<Vec<_>>(),
         "model_off": replay.fidelity.error(),
         "what_if": texts.what_if,
@@ -235,7 +247,7 @@ fn as_json(provenance: &Provenance, texts: &Paragraphs, replay: &Replay) -> serd
 }
 
 /// Parses the value of `--nodes`, where `+4` and `-1` are differences and `8` is a new number of
-/// nodes. Returns the difference from `were`, the number of nodes in the real run. Refuses a result
+/// nodes. Returns the difference from `were`, the number of nodes in the history. Refuses a result
 /// of zero nodes.
 fn parse_node_difference(text: &str, were: usize) -> Result<i32> {
     let bad = || Usage(format!("--nodes {text}: give a number (8), or a difference (+4, -1)"));

@@ -5,7 +5,7 @@ use super::{
     provenance::Provenance,
     sim::{can_write, write},
 };
-use crate::output::{self, SimulationProgress, Usage};
+use crate::output::{self, SimulationProgress, Usage, whole_number};
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use daemon::Period;
@@ -52,10 +52,10 @@ pub(crate) struct Args {
     scale: Scale,
     /// Number of seeds (--scale paper). A seed varies placement and, except for coshh, task times; for
     /// fcs and coshh also the order of the jobs and their arrivals [default: 5; with --all: 30]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    #[arg(long, allow_negative_numbers = true, value_parser = whole_number(1..=1000))]
     seeds: Option<u64>,
     /// The first seed (--scale paper) [default: 1]
-    #[arg(long, value_name = "SEED", value_parser = clap::value_parser!(u64).range(1..1 << 48))]
+    #[arg(long, value_name = "SEED", allow_negative_numbers = true, value_parser = whole_number(1..1 << 48))]
     first_seed: Option<u64>,
     /// Real time after which a run is stopped; its active jobs count as unfinished (--scale paper)
     /// [default: 30m]
@@ -159,7 +159,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     for path in args.report.iter().filter(|_| !args.all).chain(&args.markdown) {
         can_write(path)?;
     }
-    let made = Made::of(args);
+    let made = Made::of(args)?;
     for paper in papers {
         if let Some(file) = folder.filter(|_| made.is_done(folder, paper, args)) {
             let file = file_of(file, paper, "json");
@@ -220,17 +220,18 @@ struct Made {
 }
 
 impl Made {
-    fn of(args: &Args) -> Self {
+    fn of(args: &Args) -> Result<Self> {
         let seeds = args.seeds.unwrap_or(if args.all { SEEDS_COMPLETE } else { SEEDS });
         let date = output::utc(output::now_ms());
         let first_seed = args.first_seed.unwrap_or(1);
         let is_simulated = args.scale == Scale::Paper;
-        Self { provenance: Provenance::of_this_process(), date, is_simulated, seeds, first_seed }
+        let provenance = Provenance::of_this_process().with_files(args.profiles.as_deref())?;
+        Ok(Self { provenance, date, is_simulated, seeds, first_seed })
     }
 
     /// Adds how results were made to their fields.
     fn with_provenance(&self, results: Map<String, Value>) -> Map<String, Value> {
-        let Provenance { command, version, commit, .. } = &self.provenance;
+        let Provenance { command, version, commit, files } = &self.provenance;
         let made = [
             ("command", json!(command)),
             ("version", json!(version)),
@@ -238,7 +239,8 @@ impl Made {
             ("date", json!(self.date)),
         ];
         let seeds = [("seeds", json!(self.seeds)), ("first_seed", json!(self.first_seed))];
-        let made = made.into_iter().chain(seeds.into_iter().filter(|_| self.is_simulated));
+        let files = (!files.is_empty()).then(|| ("files", json!(files)));
+        let made = made.into_iter().chain(files).chain(seeds.into_iter().filter(|_| self.is_simulated));
         made.map(|(key, value)| (key.to_owned(), value)).chain(results).collect()
     }
 
@@ -363,13 +365,23 @@ mod tests {
     }
 
     #[test]
-    fn json_has_the_provenance() {
-        let cli = Cli::try_parse_from(["repro", "fcs"]).unwrap();
-        let found = Made::of(&cli.args).with_provenance(Map::from_iter([("claims".to_owned(), json!([]))]));
+    fn json_has_the_provenance_with_the_checksum_of_the_profiles() {
+        let found = |line: &[&str]| {
+            let cli = Cli::try_parse_from(["repro", "fcs"].iter().chain(line)).unwrap();
+            let claims = Map::from_iter([("claims".to_owned(), json!([]))]);
+            Made::of(&cli.args).unwrap().with_provenance(claims)
+        };
+        let plain = found(&[]);
         for key in ["command", "version", "commit"] {
-            assert!(found[key].is_string(), "{key}");
+            assert!(plain[key].is_string(), "{key}");
         }
-        assert!(found["claims"].is_array());
+        assert!(plain["claims"].is_array() && !plain.contains_key("files"));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("p.toml");
+        std::fs::write(&path, "abc").unwrap();
+        let path = path.to_str().unwrap();
+        let sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(found(&["--profiles", path])["files"], json!([{ "path": path, "sha256": sha256 }]));
     }
 
     #[test]

@@ -2,12 +2,15 @@
 //! the same code as in the simulator. Fairness compares the slots of each user with the fair shares
 //! in the histories, which the policy recorded when the jobs ran.
 
-use crate::output;
+use crate::output::{self, SimulationProgress};
 use anyhow::{Context, Result};
 use client::JobTracker;
 use serde_json::{Value, json};
-use sim::{JobFigures, Span, replay, report, workload::history};
-use std::{collections::BTreeSet, process::ExitCode};
+use sim::{JobFigures, Span, experiment::TimesAlone, replay, report, workload::history};
+use std::{collections::BTreeSet, process::ExitCode, time::Duration};
+
+/// The real time that the simulation of jobs alone may take.
+const TIME_LIMIT: Duration = Duration::from_mins(30);
 
 /// Returns the complete history of a job.
 async fn read_history(tracker: &JobTracker, id: &str) -> Result<String> {
@@ -41,7 +44,13 @@ pub(crate) async fn print_all_jobs(tracker: &JobTracker, as_json: bool) -> Resul
     let name = schedulers.scheduler.clone().unwrap_or_default();
     let history = history::read_texts(&texts)?;
     let unknown_shares = history.unknown_shares;
-    let comparison = replay::as_it_was(history, &name)?;
+    let runs = SimulationProgress::new();
+    let comparison = replay::as_it_was(history, &name, TIME_LIMIT, &|run| runs.report(run))?;
+    drop(runs);
+    if comparison.alone.iter().any(TimesAlone::is_empty) {
+        let minutes = TIME_LIMIT.as_secs() / 60;
+        eprintln!("mrctl: slowdowns are left out: simulating each job alone takes over {minutes} minutes");
+    }
     let shares = &comparison.runs[0][0].metrics.shares;
     let users: BTreeSet<&str> = jobs.iter().map(|job| job.user.as_str()).collect();
     let shares = shares_of((shares.dissatisfaction(), shares.fairness()), users.len(), unknown_shares);

@@ -5,8 +5,16 @@ mod progress;
 pub(crate) use progress::{Meter, SimulationProgress};
 pub(crate) use view::output::*;
 
+use clap::builder::RangedI64ValueParser;
 use client::Error;
 use dfs_client::{ClientError, error::Kind};
+use std::ops::RangeBounds;
+
+/// Parses an option that is a whole number from a range. `value_parser!(u64)` would say that the digits
+/// of a negative number are invalid, not which numbers are valid.
+pub(crate) fn whole_number(range: impl RangeBounds<i64>) -> RangedI64ValueParser<u64> {
+    RangedI64ValueParser::new().range(range)
+}
 
 /// Returns the exit code for an error: 2 for a usage error, 1 for a failure.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {

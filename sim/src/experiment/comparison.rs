@@ -1,7 +1,7 @@
 //! Results of an experiment: means over seeds, and comparisons of policies.
 
 use super::Variant;
-use crate::Outcome;
+use crate::{BEGINNING, Outcome};
 use mrcore::{
     PerPhase, Phase, Span,
     ids::JobId,
@@ -44,7 +44,7 @@ pub enum TimesAlone {
 
 impl TimesAlone {
     /// Returns whether there are none, for example because they were stopped.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         match self {
             Self::Groups(groups) => groups.is_empty(),
             Self::Jobs(jobs) => jobs.is_empty(),
@@ -104,6 +104,19 @@ impl Figure {
 }
 
 impl Comparison {
+    /// Returns a warning if all jobs of a run had ended before this time after its start, so that
+    /// `what`, which was to happen then, never happened.
+    pub fn never_happened(&self, what: &str, at: Span) -> Option<String> {
+        let all = self.runs.iter().flatten();
+        let had_ended = |run: &&Outcome| run.unfinished == 0 && run.end < BEGINNING + at;
+        let (over, count) = (all.clone().filter(had_ended).count(), crate::count(all.count(), "run"));
+        (over > 0).then(|| {
+            format!(
+                "{what} never happened in {over} of {count}: all jobs had ended by then; give an earlier time"
+            )
+        })
+    }
+
     /// Returns the mean of `of` over the runs of a variant.
     pub fn figure(&self, variant: usize, of: impl Fn(&Outcome) -> f64) -> Figure {
         Figure::of(&self.runs[variant].iter().map(of).collect::<Vec<_>>())
@@ -396,6 +409,17 @@ mod tests {
             groups: vec!["large".into(), "small".into()],
             slots: PerPhase { map: 2, reduce: 0 },
         }
+    }
+
+    #[test]
+    fn fault_after_the_end_of_all_jobs_never_happened() {
+        let run = |end_s| outcome(&[JobRun("large", 0, 0, Some((end_s, true)))], end_s, 0);
+        let stopped = Outcome { unfinished: 1, ..run(9) };
+        let both = comparison(vec![vec![run(10), run(20)], vec![stopped, run(20)]]);
+        // A run starts at 1 s.
+        assert_eq!(both.never_happened("x", Span::secs(9)), None);
+        let warning = "x never happened in 1 of 4 runs: all jobs had ended by then; give an earlier time";
+        assert_eq!(both.never_happened("x", Span::secs(10)).as_deref(), Some(warning));
     }
 
     #[test]

@@ -34,10 +34,14 @@ pub enum ExperimentError {
     NoList(String),
     #[error("{0:?} has more than {COMBINATIONS_MAX} combinations: give fewer values")]
     TooMany(String),
+    #[error("the label before ={0} is empty: give it a name, as in mine={0}, or omit the =")]
+    EmptyLabel(String),
     #[error("the label {0} stands for other runs: choose another label")]
     ReservedLabel(String),
-    #[error("the policy {0} is given twice: give one of them a label, as in a={0}")]
-    RepeatedLabel(String),
+    #[error(
+        "the label {label} is given twice: give one of the two policies another, as in other={scheduler}"
+    )]
+    RepeatedLabel { label: String, scheduler: String },
     #[error(transparent)]
     Make(#[from] PolicyError),
     #[error("the time limit stopped the simulation of the policy that ran: give a longer --time-limit")]
@@ -319,18 +323,34 @@ pub(crate) fn first_equal_jobs(workload: &Workload) -> Vec<usize> {
     first
 }
 
-/// Simulates every job of a workload alone. `ids[i]` is the job ID of job `i` of the workload.
+/// Simulates every job of a workload alone. `ids[i]` is the job ID of job `i` of the workload. Calls
+/// `monitor` regularly, and returns no times if it stops a run: the jobs that are done would not
+/// represent the others.
 pub(crate) fn job_times_alone(
     setup: &Setup,
     workload: &Workload,
     ids: &[JobId],
+    monitor: &(dyn Fn(RunProgress<'_>) -> bool + Sync),
 ) -> Result<TimesAlone, ExperimentError> {
-    let times = in_parallel(workload.jobs.len(), |index| time_alone(setup, workload, index, 1, || true));
-    let mut jobs = BTreeMap::new();
-    for (id, alone) in ids.iter().zip(times) {
-        jobs.extend(alone?.span().map(|elapsed| (*id, elapsed)));
+    let (jobs, began, ended) = (workload.jobs.len(), Instant::now(), AtomicUsize::new(0));
+    let should_continue = || {
+        let (elapsed, ended) = (began.elapsed(), ended.load(Ordering::Relaxed));
+        monitor(RunProgress { label: ALONE, seed: 1, elapsed, ended, jobs })
+    };
+    let all = in_parallel(jobs, |index| {
+        let alone = time_alone(setup, workload, index, 1, should_continue);
+        ended.fetch_add(1, Ordering::Relaxed);
+        alone
+    });
+    let mut times = BTreeMap::new();
+    for (id, alone) in ids.iter().zip(all) {
+        match alone? {
+            Alone::Took(elapsed) => drop(times.insert(*id, elapsed)),
+            Alone::NeverEnds => {}
+            Alone::Stopped => return Ok(TimesAlone::Jobs(BTreeMap::new())),
+        }
     }
-    Ok(TimesAlone::Jobs(jobs))
+    Ok(TimesAlone::Jobs(times))
 }
 
 /// Calls `one` for each index in `0..count`, on all cores. Returns the results in index order.

@@ -123,7 +123,7 @@ impl Variant {
     /// Checks that the policy can be created, and that its label is not that of other runs.
     fn check_in_list(&self, own: &[Policy], others: &[Self]) -> Result<(), ExperimentError> {
         if self.label.is_empty() || self.label.starts_with('[') {
-            return Err(ExperimentError::NoList(format!("{}={}", self.label, self.scheduler)));
+            return Err(ExperimentError::EmptyLabel(self.scheduler.clone()));
         }
         self.check(own)?;
         let is_plain = *self == Self::plain(&self.label);
@@ -131,7 +131,8 @@ impl Variant {
             return Err(ExperimentError::ReservedLabel(self.label.clone()));
         }
         if others.iter().any(|other| other.label == self.label) {
-            return Err(ExperimentError::RepeatedLabel(self.label.clone()));
+            let (label, scheduler) = (self.label.clone(), self.scheduler.clone());
+            return Err(ExperimentError::RepeatedLabel { label, scheduler });
         }
         Ok(())
     }
@@ -256,5 +257,12 @@ mod tests {
             let error = Variant::list(bad).expect_err(bad).to_string();
             assert!(error.contains("is given twice"), "{bad}: {error}");
         }
+        let error = |bad: &str| Variant::list(bad).expect_err(bad).to_string();
+        assert_eq!(
+            error("a=fifo,a=fair"),
+            "the label a is given twice: give one of the two policies another, as in other=fair"
+        );
+        let empty = "the label before =fcs is empty: give it a name, as in mine=fcs, or omit the =";
+        assert_eq!([error("=fcs"), error(" =fcs[skips=2|3]")], [empty; 2]);
     }
 }

@@ -14,7 +14,7 @@ use mrcore::{
     Cluster, Fact, PerPhase, Phase, Plan, Scheduler, Span, Time, Why,
     history::HistoryFact,
     ids::{AttemptId, JobId, TaskId},
-    plan::PreemptMode,
+    plan::{PreemptMode, Refused},
     scheduler::{Cause, Round},
     task::PreemptKind,
 };
@@ -245,6 +245,16 @@ impl External {
     }
 }
 
+/// Describes a refusal with the names of trackers, which the protocol uses, instead of their IDs.
+fn with_names(refused: Refused, cluster: &Cluster) -> String {
+    let named = |word: &str| {
+        let id = word.trim_end_matches(',');
+        let tracker = cluster.trackers().find(|tracker| tracker.id.to_string() == id);
+        tracker.map_or_else(|| word.to_owned(), |tracker| word.replace(id, &tracker.name))
+    };
+    refused.to_string().split(' ').map(named).collect::<Vec<_>>().join(" ")
+}
+
 /// Adds a decision to the plan. `offered` is the name of the tracker with the free slots.
 fn decide(line: &DecisionLine, offered: Option<&str>, plan: &mut Plan<'_>) -> Result<(), String> {
     let text = line.why.as_deref().unwrap_or(NAME);
@@ -257,7 +267,8 @@ fn decide(line: &DecisionLine, offered: Option<&str>, plan: &mut Plan<'_>) -> Re
             let task: TaskId = task.parse().map_err(|error| format!("launch: {error}"))?;
             let name = line.tracker.as_deref().or(offered).ok_or("launch in a tick needs a tracker")?;
             let tracker = plan.cluster().tracker_named(name).ok_or_else(|| format!("no tracker {name:?}"))?;
-            plan.assign(task, tracker.id, why).map_err(|refused| format!("launch {task}: {refused}"))
+            plan.assign(task, tracker.id, why)
+                .map_err(|refused| format!("launch {task}: {}", with_names(refused, plan.cluster())))
         }
         (None, Some(attempt)) => {
             if line.tracker.is_some() {
@@ -270,7 +281,7 @@ fn decide(line: &DecisionLine, offered: Option<&str>, plan: &mut Plan<'_>) -> Re
                 How::Pause => plan.preempt(attempt, PreemptKind::Pause, why),
                 How::Kill => plan.preempt(attempt, PreemptKind::Kill, why),
             };
-            done.map_err(|refused| format!("preempt {attempt}: {refused}"))
+            done.map_err(|refused| format!("preempt {attempt}: {}", with_names(refused, plan.cluster())))
         }
         _ => Err("it needs either launch or preempt".into()),
     }

@@ -71,6 +71,20 @@ const COLOURS: [&str; 10] = [
 /// Most labels in a legend.
 const LEGEND_MAX: usize = 18;
 
+/// Space between the label of the y axis and the ends of the chart.
+const MARGIN: f64 = 2.0;
+
+/// Mean width of a letter, in sizes of the font.
+const LETTER: f64 = 0.5;
+
+/// Cuts a text to a number of characters.
+fn cut(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+}
+
 /// Returns the colour of a series.
 pub fn colour(at: usize) -> &'static str {
     COLOURS[at % COLOURS.len()]
@@ -155,14 +169,18 @@ impl Chart {
             );
         }
         let middle = f64::midpoint(left, width - right);
+        // A label of the y axis that is longer than the axis moves, or is cut, to stay in the chart.
+        let y_label = cut(axes.y_label, ((height - 2.0 * MARGIN) / (font * LETTER)) as usize);
+        let beside = MARGIN + y_label.chars().count() as f64 * font * LETTER / 2.0;
         let centre = f64::midpoint(chart.y(0.0), chart.y(chart.y_max));
+        let centre = centre.min(height - beside).max(beside);
         let _ = write!(
             chart.body,
             "<text x='{middle:.1}' y='{:.1}' text-anchor='middle'>{}</text>\
              <text x='{font}' y='{centre:.1}' text-anchor='middle' transform='rotate(-90 {font} {centre:.1})'>{}</text>",
             height - 6.0,
             escape(axes.x_label),
-            escape(axes.y_label)
+            escape(&y_label)
         );
         chart.legend(labels, layout.dashes && axes.x_ticks);
         chart
@@ -493,6 +511,22 @@ mod tests {
             (rows(["small", "large"]), rows(["fcs-reduce-heavy, long", "fcs-map-heavy, long"])),
             (1, 2)
         );
+    }
+
+    #[test]
+    fn label_of_the_y_axis_stays_in_the_chart() {
+        let series: Vec<(&str, Vec<(f64, f64)>)> = vec![("policy", vec![(1.0, 0.0)]); 12];
+        let centre_of = |label: &str, shown: &str| {
+            let chart = bars(&COLUMN, label, &["gridmix".to_owned()], &series);
+            let (before, _) = chart.split_once(&format!(")'>{shown}</text>")).expect(shown);
+            before.rsplit(' ').next().and_then(|at| at.parse::<f64>().ok()).expect("the centre of the label")
+        };
+        // The legend leaves the axis 50 of 150 points, from 68 to 118.
+        assert!((90.0..96.0).contains(&centre_of("s", "s")));
+        let long = "completion / fcs[literal=true]";
+        assert!(centre_of(long, long) <= COLUMN.height - MARGIN - 30.0 * 8.0 * LETTER / 2.0);
+        let middle = centre_of(&"policy".repeat(20), &format!("{}polic…", "policy".repeat(5)));
+        assert!((middle - COLUMN.height / 2.0).abs() < 3.0, "{middle}");
     }
 
     #[test]

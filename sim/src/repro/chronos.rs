@@ -1,8 +1,8 @@
 //! The Chronos paper: two jobs on 8 nodes, one of which dies (section 5, figures 1 to 4).
 
-use super::{Lab, Number, Ours, Reproduction, change, per_run};
+use super::{Lab, Number, Ours, PaperNumber, Reproduction, change, columns, ours_of, per_run};
 use crate::{
-    Outcome, Setup, Workload, World, clusters,
+    Outcome, Setup, Workload, clusters,
     experiment::{Comparison, Experiment, ExperimentError, Variant, makespan_s},
     fault::{Fault, FaultKind},
     profile::{Profile, Profiles},
@@ -14,6 +14,7 @@ use mrcore::{
     ids::JobId,
     metrics::{JobFigures, stats::quantile},
 };
+use std::{collections::BTreeMap, ops::Range};
 
 /// The node that dies.
 const FAILING_NODE: u32 = 3;
@@ -78,21 +79,53 @@ impl Assumptions {
         workload
     }
 
-    /// Returns the time of the failure in seconds, computed from a run without a failure.
-    fn failure_time_s(&self, program: &str, scheduler: &str, at: FailureTime, seed: u64) -> f64 {
-        let mut undisturbed = self.setup.clone();
-        scheduler.clone_into(&mut undisturbed.scheduler);
-        undisturbed.seed = seed;
-        let world = World::new(undisturbed, self.workload(program, seed)).ok();
-        let Some(outcome) = world.and_then(|world| world.run(None).ok()) else { return 0.0 };
+    /// Returns the time of the failure in seconds for each of the first `seeds` seeds, computed from
+    /// runs without a failure. It is 0 if such a run is stopped.
+    fn failure_times_s(
+        &self,
+        lab: &Lab<'_>,
+        case: &Case,
+        seeds: u64,
+    ) -> Result<BTreeMap<u64, f64>, ExperimentError> {
+        let Some(at) = case.at else { return Ok(BTreeMap::new()) };
+        let workload = |seed| self.workload(case.program, seed);
+        let variants = vec![Variant::plain(case.inner)];
+        let undisturbed = self.experiment(&workload, None, variants, lab.seed_range(seeds));
+        let comparison = lab.run_unarchived(&format!("{}: without a failure", case.title), undisturbed)?;
         let since_start =
             |time: Option<Time>| time.map_or(0.0, |time| time.since(crate::BEGINNING).as_secs_f64());
-        let first = outcome.metrics.job(JobId(1));
-        let maps_done = since_start(first.and_then(|job| job.maps_done));
-        let ended = since_start(first.and_then(|job| job.ended));
-        match at {
-            FailureTime::InMaps(part) => self.failure.unwrap_or(part) * maps_done,
-            FailureTime::InReduces(part) => maps_done + self.failure.unwrap_or(part) * (ended - maps_done),
+        let of_run = |outcome: &Outcome| {
+            let first = outcome.metrics.job(JobId(1));
+            let maps_done = since_start(first.and_then(|job| job.maps_done));
+            let ended = since_start(first.and_then(|job| job.ended));
+            match at {
+                _ if outcome.stopped => 0.0,
+                FailureTime::InMaps(part) => self.failure.unwrap_or(part) * maps_done,
+                FailureTime::InReduces(part) => {
+                    maps_done + self.failure.unwrap_or(part) * (ended - maps_done)
+                }
+            }
+        };
+        Ok(comparison.seeds.iter().copied().zip(comparison.runs[0].iter().map(of_run)).collect())
+    }
+
+    fn experiment<'a>(
+        &self,
+        workload: &'a (dyn Fn(u64) -> Workload + Sync),
+        faults: Option<&'a (dyn Fn(u64) -> Vec<Fault> + Sync)>,
+        variants: Vec<Variant>,
+        seeds: Range<u64>,
+    ) -> Experiment<'a> {
+        Experiment {
+            setup: self.setup.clone(),
+            faults,
+            workload,
+            users: Vec::new(),
+            variants,
+            seeds,
+            limit: None,
+            alone: false,
+            monitor: None,
         }
     }
 
@@ -101,40 +134,31 @@ impl Assumptions {
         &self,
         lab: &Lab<'_>,
         title: &str,
-        case: &Case<'_>,
+        case: &Case,
         variants: Vec<Variant>,
     ) -> Result<Comparison, ExperimentError> {
-        let Case { program, inner, at, .. } = *case;
-        let faults = |seed: u64| -> Vec<Fault> {
-            let at_s = at.map(|at| self.failure_time_s(program, inner, at, seed));
-            let fault = |at_s| Fault { at_s, for_s: None, what: FaultKind::Node { node: FAILING_NODE } };
-            at_s.map(fault).into_iter().collect()
-        };
-        let experiment = Experiment {
-            setup: self.setup.clone(),
-            faults: Some(&faults),
-            workload: &|seed| self.workload(program, seed),
-            users: Vec::new(),
-            variants,
-            seeds: lab.seed_range(lab.seeds),
-            limit: None,
-            alone: false,
-            monitor: None,
-        };
-        lab.run(title, experiment)
+        let times_s = self.failure_times_s(lab, case, lab.seeds)?;
+        let faults = |seed| times_s.get(&seed).map(|at_s| death(*at_s, FAILING_NODE)).into_iter().collect();
+        let workload = |seed| self.workload(case.program, seed);
+        let seeds = lab.seed_range(lab.seeds);
+        lab.run(title, self.experiment(&workload, Some(&faults), variants, seeds))
     }
+}
+
+fn death(at_s: f64, node: u32) -> Fault {
+    Fault { at_s, for_s: None, what: FaultKind::Node { node } }
 }
 
 /// An experiment of the paper.
 #[derive(Clone, Copy)]
-struct Case<'a> {
-    title: &'a str,
-    program: &'a str,
-    inner: &'a str,
+struct Case {
+    title: &'static str,
+    program: &'static str,
+    inner: &'static str,
     at: Option<FailureTime>,
 }
 
-impl Case<'_> {
+impl Case {
     /// Returns the inner policy, and Chronos around it as in the paper.
     fn policies(&self) -> [Variant; 2] {
         let paper = [("early", "lost"), NEVER[0], NEVER[1]];
@@ -143,22 +167,22 @@ impl Case<'_> {
     }
 }
 
-const FIFO: Case<'_> = Case {
+const FIFO: Case = Case {
     title: "Fifo, wordcount, before the reduces",
     program: "wordcount",
     inner: "fifo",
     at: Some(FailureTime::InMaps(0.45)),
 };
-const FAIR: Case<'_> = Case { title: "Fair, wordcount, before the reduces", inner: "fair", ..FIFO };
-const SORT: Case<'_> = Case {
+const FAIR: Case = Case { title: "Fair, wordcount, before the reduces", inner: "fair", ..FIFO };
+const SORT: Case = Case {
     title: "Fifo, sort, in the reduces",
     program: "sort",
     inner: "fifo",
     at: Some(FailureTime::InReduces(0.8)),
 };
-const CALM: Case<'_> = Case { title: "No failure", program: "wordcount", inner: "fifo", at: None };
+const CALM: Case = Case { title: "No failure", program: "wordcount", inner: "fifo", at: None };
 
-fn compare(out: &mut Reproduction, lab: &Lab<'_>, case: &Case<'_>) -> Result<Comparison, ExperimentError> {
+fn compare(out: &mut Reproduction, lab: &Lab<'_>, case: &Case) -> Result<Comparison, ExperimentError> {
     let Case { title, inner, .. } = *case;
     let wrapped = format!("chronos({inner})");
     let mut variants = case.policies().to_vec();
@@ -222,19 +246,12 @@ fn lose_each_node(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experimen
     ];
     let mut table = Table::new(&head);
     let assumed = Assumptions::of(lab);
-    let at_s = assumed.failure_time_s("wordcount", "fair", FailureTime::InMaps(0.45), lab.first_seed);
+    let times_s = assumed.failure_times_s(lab, &FAIR, 1)?;
+    let workload = |seed| assumed.workload(FAIR.program, seed);
     for node in 0..8 {
-        let experiment = Experiment {
-            setup: clusters::chronos(),
-            faults: Some(&move |_| vec![Fault { at_s, for_s: None, what: FaultKind::Node { node } }]),
-            workload: &|seed| assumed.workload("wordcount", seed),
-            users: Vec::new(),
-            variants: FAIR.policies().to_vec(),
-            seeds: lab.seed_range(1),
-            limit: None,
-            alone: false,
-            monitor: None,
-        };
+        let faults = |seed| vec![death(times_s[&seed], node)];
+        let variants = FAIR.policies().to_vec();
+        let experiment = assumed.experiment(&workload, Some(&faults), variants, lab.seed_range(1));
         let comparison = lab.run(&format!("node {node}"), experiment)?;
         let tasks = |job: u32| {
             let figures = comparison.runs[0][0].metrics.job(JobId(job));
@@ -324,25 +341,20 @@ const VARIATIONS: [Variation; 30] = [
     }),
 ];
 
-/// What a number of the paper is compared with.
+/// Our value for a number of the paper, with the inner policy.
 type OurFigure = fn(&Comparison, &str) -> Option<Ours>;
 
-/// A number of the paper about one case, as a claim and as a column of its sensitivity.
-struct PaperNumber {
-    source: &'static str,
-    what: &'static str,
-    column: &'static str,
-    paper: Number,
-    ours: OurFigure,
-}
+/// The source of a number of the paper, its names as a claim and as a column of its sensitivity, its
+/// value, and ours.
+type NumberRow = (&'static str, (&'static str, &'static str), Number, OurFigure);
 
-const fn number(
-    source: &'static str,
-    (what, column): (&'static str, &'static str),
-    paper: Number,
-    ours: OurFigure,
-) -> PaperNumber {
-    PaperNumber { source, what, column, paper, ours }
+/// Returns the numbers of the paper about a case.
+fn numbers(rows: &[NumberRow], case: &Case) -> Vec<PaperNumber> {
+    let inner = case.inner;
+    let number = |&(source, names, paper, ours): &NumberRow| {
+        PaperNumber::new(source, names, paper, move |comparison| ours(comparison, inner))
+    };
+    rows.iter().map(number).collect()
 }
 
 fn first_job(comparison: &Comparison, inner: &str) -> Option<Ours> {
@@ -407,46 +419,36 @@ fn unfair_with(comparison: &Comparison, _: &str) -> Option<Ours> {
 /// The change of completion under Fair: "by 2% to 14%", without a number for each job.
 const LESS_UNDER_FAIR: Number = Number::ChangeRange(-0.14, -0.02);
 
-const FIFO_NUMBERS: [PaperNumber; 9] = [
-    number(
+const FIFO_NUMBERS: [NumberRow; 9] = [
+    (
         "figure 1a",
         ("Fifo, wordcount: completion of the first job", "first job"),
         Number::Change(-0.20),
         first_job,
     ),
-    number(
+    (
         "figure 1a",
         ("Fifo, wordcount: completion of the second job", "second job"),
         Number::Change(-0.10),
         second_job,
     ),
-    number("figure 1a", ("recovery wait under Fifo", "wait, Fifo"), Number::Seconds(51.0), wait_without),
-    number(
+    ("figure 1a", ("recovery wait under Fifo", "wait, Fifo"), Number::Seconds(51.0), wait_without),
+    (
         "figure 1a",
         ("time until both jobs have ended, under Fifo (51 s are 15% of it)", "both jobs, Fifo"),
         Number::Seconds(51.0 / 0.15),
         both_jobs,
     ),
-    number("figure 1a", ("recovery wait with Chronos", "wait, Chronos"), Number::Seconds(1.5), wait_with),
-    number(
-        "figure 2a",
-        ("recovery maps local under Fifo", "local, Fifo"),
-        Number::Part(0.125),
-        local_without,
-    ),
-    number(
-        "figure 2a",
-        ("recovery maps local with Chronos", "local, Chronos"),
-        Number::Part(1.0),
-        local_with,
-    ),
-    number(
+    ("figure 1a", ("recovery wait with Chronos", "wait, Chronos"), Number::Seconds(1.5), wait_with),
+    ("figure 2a", ("recovery maps local under Fifo", "local, Fifo"), Number::Part(0.125), local_without),
+    ("figure 2a", ("recovery maps local with Chronos", "local, Chronos"), Number::Part(1.0), local_with),
+    (
         "figure 2a",
         ("Fifo, wordcount: locality of the first job", "locality of the first"),
         Number::Change(0.15),
         first_job_locality,
     ),
-    number(
+    (
         "figure 2a",
         ("Fifo, wordcount: locality of the second job", "of the second"),
         Number::Change(0.0),
@@ -454,44 +456,39 @@ const FIFO_NUMBERS: [PaperNumber; 9] = [
     ),
 ];
 
-const FAIR_NUMBERS: [PaperNumber; 7] = [
-    number(
-        "figure 1b",
-        ("Fair, wordcount: completion of the first job", "first job"),
-        LESS_UNDER_FAIR,
-        first_job,
-    ),
-    number(
+const FAIR_NUMBERS: [NumberRow; 7] = [
+    ("figure 1b", ("Fair, wordcount: completion of the first job", "first job"), LESS_UNDER_FAIR, first_job),
+    (
         "figure 1b",
         ("Fair, wordcount: completion of the second job", "second job"),
         LESS_UNDER_FAIR,
         second_job,
     ),
-    number(
+    (
         "figure 1b",
         ("time off fair share, under Fair", "off share, Fair"),
         Number::Seconds(48.0),
         unfair_without,
     ),
-    number(
+    (
         "figure 1b",
         ("time until both jobs have ended, under Fair (48 s are 16% of it)", "both jobs, Fair"),
         Number::Seconds(48.0 / 0.16),
         both_jobs,
     ),
-    number(
+    (
         "figure 1b",
         ("time off fair share, with Chronos", "off share, Chronos"),
         Number::Seconds(2.0),
         unfair_with,
     ),
-    number(
+    (
         "figure 2b",
         ("Fair, wordcount: locality of the first job", "locality of the first"),
         Number::Change(0.22),
         first_job_locality,
     ),
-    number(
+    (
         "figure 2b",
         ("Fair, wordcount: locality of the second job", "of the second"),
         Number::Change(0.0),
@@ -499,44 +496,23 @@ const FAIR_NUMBERS: [PaperNumber; 7] = [
     ),
 ];
 
-const SORT_NUMBERS: [PaperNumber; 4] = [
-    number(
-        "figure 3",
-        ("Fifo, sort: completion of the first job", "first job"),
-        Number::Change(-0.55),
-        first_job,
-    ),
-    number(
+const SORT_NUMBERS: [NumberRow; 4] = [
+    ("figure 3", ("Fifo, sort: completion of the first job", "first job"), Number::Change(-0.55), first_job),
+    (
         "figure 3",
         ("Fifo, sort: completion of the second job", "second job"),
         Number::Change(-0.11),
         second_job,
     ),
-    number(
-        "figure 3",
-        ("recovery wait under Fifo, sort", "wait, Fifo"),
-        Number::Seconds(325.0),
-        wait_without,
-    ),
-    number(
-        "figure 3",
-        ("recovery wait with Chronos, sort", "wait, Chronos"),
-        Number::Seconds(2.0),
-        wait_with,
-    ),
+    ("figure 3", ("recovery wait under Fifo, sort", "wait, Fifo"), Number::Seconds(325.0), wait_without),
+    ("figure 3", ("recovery wait with Chronos, sort", "wait, Chronos"), Number::Seconds(2.0), wait_with),
 ];
-
-fn add_claims(out: &mut Reproduction, numbers: &[PaperNumber], comparison: &Comparison, inner: &str) {
-    for number in numbers {
-        out.claim(number.what, number.paper, (number.ours)(comparison, inner)).of(number.source);
-    }
-}
 
 /// Shows how the numbers of a case depend on what the paper does not print, and on its settings.
 fn vary_assumptions(
     out: &mut Reproduction,
     lab: &Lab<'_>,
-    case: &Case<'_>,
+    case: &Case,
     numbers: &[PaperNumber],
 ) -> Result<(), ExperimentError> {
     let mut rows = Vec::new();
@@ -551,13 +527,9 @@ fn vary_assumptions(
         }
         let title = format!("{}: {label}", case.title);
         let comparison = all.run(lab, &title, case, case.policies().to_vec())?;
-        rows.push((
-            label.to_owned(),
-            numbers.iter().map(|number| (number.ours)(&comparison, case.inner)).collect(),
-        ));
+        rows.push((label.to_owned(), ours_of(numbers, &comparison)));
     }
-    let columns: Vec<(&str, Number)> = numbers.iter().map(|number| (number.column, number.paper)).collect();
-    out.sensitivity(&format!("Sensitivity: {}", case.title), &columns, &rows);
+    out.sensitivity(&format!("Sensitivity: {}", case.title), &columns(numbers), &rows);
     Ok(())
 }
 
@@ -603,7 +575,7 @@ fn task_times(out: &mut Reproduction, comparison: &Comparison) {
 
 /// Adds every figure of the paper to the inventory. It has no tables.
 pub(super) fn take_inventory(out: &mut Reproduction) {
-    let title = |case: &Case<'_>, what: &str| format!("{}{what}", case.title);
+    let title = |case: &Case, what: &str| format!("{}{what}", case.title);
     out.reproduced("figure 1a", "completion under Fifo, wordcount", title(&FIFO, ": completion, s"));
     out.reproduced("figure 1b", "completion under Fair, wordcount", title(&FAIR, ": completion, s"));
     out.reproduced("figure 2a", "locality under Fifo, wordcount", title(&FIFO, ": locality of all maps"));
@@ -703,24 +675,27 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
          one node dies. The wait of a job lasts from the detection of the loss until all its lost tasks have started. \
          Tasks of the second job may wait longer, because no other job ranks below it.",
     );
+    let of_fifo = numbers(&FIFO_NUMBERS, &FIFO);
+    let of_fair = numbers(&FAIR_NUMBERS, &FAIR);
+    let of_sort = numbers(&SORT_NUMBERS, &SORT);
     let wordcount = compare(&mut out, lab, &FIFO)?;
-    add_claims(&mut out, &FIFO_NUMBERS, &wordcount, "fifo");
+    out.claim_all(&of_fifo, &wordcount);
     let fair = compare(&mut out, lab, &FAIR)?;
-    add_claims(&mut out, &FAIR_NUMBERS, &fair, "fair");
+    out.claim_all(&of_fair, &fair);
     vary_definition(&mut out, &fair);
     lose_each_node(&mut out, lab)?;
     on_suspicion(&mut out, lab)?;
     let sort = compare(&mut out, lab, &SORT)?;
-    add_claims(&mut out, &SORT_NUMBERS, &sort, "fifo");
+    out.claim_all(&of_sort, &sort);
     task_times(&mut out, &wordcount);
     let calm = compare(&mut out, lab, &CALM)?;
     let overhead = change(&calm, None, "chronos", "fifo");
     out.claim("no failure: completion of all jobs", Number::Change(0.0), overhead).of("figure 4b");
     take_inventory(&mut out);
     if lab.is_complete {
-        vary_assumptions(&mut out, lab, &FIFO, &FIFO_NUMBERS)?;
-        vary_assumptions(&mut out, lab, &FAIR, &FAIR_NUMBERS)?;
-        vary_assumptions(&mut out, lab, &SORT, &SORT_NUMBERS)?;
+        vary_assumptions(&mut out, lab, &FIFO, &of_fifo)?;
+        vary_assumptions(&mut out, lab, &FAIR, &of_fair)?;
+        vary_assumptions(&mut out, lab, &SORT, &of_sort)?;
     }
     Ok(out)
 }
@@ -728,7 +703,34 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile;
+    use crate::{experiment::Step, profile};
+    use std::{
+        sync::{Mutex, atomic::Ordering},
+        time::Duration,
+    };
+
+    #[test]
+    fn runs_that_give_the_time_of_the_failure_have_progress_and_a_time_limit() {
+        let profiles = profile::built_in();
+        let titles = Mutex::new(Vec::new());
+        let watch = |title: &str, _: Step<'_>| titles.lock().expect("no panic").push(title.to_owned());
+        let times_s = |lab: &Lab<'_>, heartbeat| {
+            let mut all = Assumptions::of(lab);
+            all.setup.heartbeat = heartbeat;
+            let times_s = all.failure_times_s(lab, &FIFO, 2).expect("it runs");
+            times_s.into_iter().collect::<Vec<_>>()
+        };
+        let lab = Lab::new(&profiles, 2, false, &watch);
+        let [(1, first), (2, second)] = times_s(&lab, Span::secs(3))[..] else { panic!("two seeds") };
+        assert!(first > 0.0 && second > 0.0 && first.to_bits() != second.to_bits(), "{first} s, {second} s");
+        let title = "Fifo, wordcount, before the reduces: without a failure";
+        assert_eq!(*titles.lock().expect("no panic"), [title; 2]);
+        assert!(lab.runs.lock().expect("no panic").is_empty(), "they are not in the archive");
+        let lab = Lab::new(&profiles, 2, false, &|_, _| {}).with_time_limit(Duration::ZERO);
+        // With more events, because the limit is checked only once in thousands of them.
+        assert_eq!(times_s(&lab, Span::millis(5)), [(1, 0.0), (2, 0.0)]);
+        assert_eq!(lab.stopped.load(Ordering::Relaxed), 2);
+    }
 
     /// A node dies in only one of two seeds. The other seed has no wait, which must not count as a
     /// wait of 0.

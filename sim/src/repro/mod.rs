@@ -150,14 +150,21 @@ impl<'a> Lab<'a> {
         self.seeds.min(SENSITIVITY_SEEDS_MAX)
     }
 
-    /// Runs an experiment, and reports its progress. Runs are stopped after the time limit.
+    /// Runs an experiment, and reports its progress. Runs are stopped after the time limit. The means
+    /// are part of the archive.
     fn run(&self, title: &str, experiment: Experiment<'_>) -> Result<Comparison, ExperimentError> {
+        let comparison = self.run_unarchived(title, experiment)?;
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner).push(per_seed(title, &comparison));
+        Ok(comparison)
+    }
+
+    /// Runs an experiment that only prepares others, with progress and time limit.
+    fn run_unarchived(&self, title: &str, experiment: Experiment<'_>) -> Result<Comparison, ExperimentError> {
         let monitor = |run: RunProgress<'_>| run.elapsed < self.time_limit;
         let experiment = Experiment { monitor: Some(&monitor), ..experiment };
         let comparison = experiment.run_watched(&|step| (self.watch)(title, step))?;
         let stopped = comparison.runs.iter().flatten().filter(|outcome| outcome.stopped).count();
         self.stopped.fetch_add(stopped, Ordering::Relaxed);
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner).push(per_seed(title, &comparison));
         Ok(comparison)
     }
 }

@@ -145,7 +145,7 @@ impl<'a> Row<'a> {
 
     fn reduces(&self, scaling: Scaling) -> f64 {
         let wanted = ((self.shuffle + self.output) * scaling.bytes / f64::from(1 << 30)).round().max(1.0);
-        if self.shuffle == 0.0 { 0.0 } else { wanted.min(f64::from(scaling.reduces_max)) }
+        if self.shuffle == 0.0 { 0.0 } else { wanted.min(f64::from(scaling.reduces_max.max(1))) }
     }
 
     fn plan(&self, scaling: Scaling) -> JobPlan {

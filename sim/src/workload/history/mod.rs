@@ -83,6 +83,9 @@ pub struct History {
     pub skipped_jobs: Vec<SkippedJob>,
     /// The policies that jobs were submitted to.
     pub policies: Vec<PolicyUse>,
+    /// Whether the jobs were simulated. Their programs have the names of their groups, and their times
+    /// follow from the profiles or the trace that the simulator was given.
+    pub is_simulated: bool,
 }
 
 /// State while the files of a history are read.
@@ -94,6 +97,7 @@ struct HistoryReader {
     size_limit: SizeLimit,
     first_submission: Option<Time>,
     filter: HistoryFilter,
+    is_simulated: bool,
 }
 
 /// Reads a history file, or every `.jsonl` file of a folder.
@@ -130,6 +134,7 @@ impl HistoryReader {
             facts,
             mut jobs,
             filter: HistoryFilter { skipped_jobs: others, policies, .. },
+            is_simulated,
             ..
         } = self;
         if jobs.is_empty() {
@@ -159,6 +164,7 @@ impl HistoryReader {
             unknown_shares,
             environment: trackers.environment,
             losses,
+            is_simulated,
             ..History::default()
         };
         for FinishedJob { at, mut plan, real, hosts, program, cpu_s } in jobs {
@@ -249,6 +255,7 @@ impl HistoryReader {
             return Ok(None);
         }
         let (submitted, spec) = (Time(head.at_us), Arc::new(JobSpec::from(head.spec)));
+        self.is_simulated |= head.made_by.is_some();
         let first = *self.first_submission.get_or_insert(submitted);
         check_time_range(seconds_between(submitted, first))?;
         // Checked before memory is allocated for the tasks.
@@ -289,6 +296,11 @@ fn shift_time(at: Time, first: Time) -> Time {
 }
 
 impl History {
+    /// Returns what the history is of.
+    pub fn run_name(&self) -> &'static str {
+        if self.is_simulated { "the simulated run of the history" } else { "the real run" }
+    }
+
     /// Returns the outcome as if the history had been simulated under this policy. Moves the
     /// figures out of the history.
     pub fn outcome(&mut self, scheduler: &str) -> Outcome {
