@@ -347,7 +347,7 @@ impl Coda {
         self.advance_virtual_fair(&running, now, cluster);
         let mut in_order: Vec<JobId> = running.iter().map(|job| job.id).collect();
         for phase in Phase::BOTH {
-            in_order.sort_by_key(|id| (Real(self.state(*id).size_for(phase)), *id));
+            in_order.sort_by_cached_key(|id| (Real(self.state(*id).size_for(phase)), *id));
             let mut ahead_s = 0.0;
             for id in &in_order {
                 let Some(state) = self.jobs.get_mut(id) else { continue };

@@ -12,7 +12,7 @@ use crate::{
 };
 use mrcore::{
     Cluster, Fact, PerPhase, Phase, Span, Time,
-    ids::{JobId, TaskId},
+    ids::JobId,
     job::Job,
     task::{Attempt, Progress, Stage},
 };
@@ -348,15 +348,17 @@ fn furthest_attempts<'a>(
     phase: Phase,
     cluster: &'a Cluster,
 ) -> impl Iterator<Item = (&'a Attempt, Progress)> {
-    let mut furthest = BTreeMap::<TaskId, (&Attempt, Progress)>::new();
+    let mut furthest: Vec<(&Attempt, Progress)> = Vec::new();
     for (attempt, progress) in cluster.running(job, phase) {
         let Some(progress) = progress else { continue };
-        let known = furthest.entry(attempt.id.task).or_insert((attempt, progress));
-        if progress.done > known.1.done {
-            *known = (attempt, progress);
+        // Attempts are ordered by task.
+        match furthest.last_mut().filter(|(known, _)| known.id.task == attempt.id.task) {
+            Some((_, known)) if known.done >= progress.done => {}
+            Some(known) => *known = (attempt, progress),
+            None => furthest.push((attempt, progress)),
         }
     }
-    furthest.into_values()
+    furthest.into_iter()
 }
 
 /// Lets earlier values count less.
