@@ -53,7 +53,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     let mut cases = fcs_cases();
-    cases.extend(trace.as_deref().map(facebook_case).transpose()?);
+    if let Some(trace) = &trace {
+        cases.extend([facebook_case(trace)?, backlog_case(trace)?]);
+    }
     cases.push(large_case());
     cases.retain(|case| case.name.contains(&only));
 
@@ -145,6 +147,15 @@ fn facebook_case(trace: &Path) -> Result<Case, Box<dyn Error>> {
     let workload = swim::read(trace, scaling)?;
     let setup = Setup::even(600, PerPhase { map: 4, reduce: 2 }, "fifo");
     Ok(Case { name: "FB-2009", setup, workload, limit_s: 30.0 })
+}
+
+/// Returns the same day on 20 machines with as much work as they can do, so that jobs wait, as `mrctl
+/// sim --workload TRACE --nodes 20 --load 1`.
+fn backlog_case(trace: &Path) -> Result<Case, Box<dyn Error>> {
+    let scaling = swim::Scaling { bytes: 20.0 / 600.0, block: 128 << 20, reduces_max: 40 };
+    let setup = Setup::even(20, PerPhase { map: 4, reduce: 2 }, "fifo");
+    let workload = swim::read(trace, scaling)?.with_load(1.0, &setup);
+    Ok(Case { name: "FB-2009 with a backlog", setup, workload, limit_s: 30.0 })
 }
 
 /// Returns a thousand jobs of a thousand tasks each on 10,000 machines.
