@@ -4,29 +4,34 @@
 //!    program, then measured (`estimator`).
 //! 2. **Order.** Map slots go to the job with the least remaining work of maps relative to all map
 //!    slots, in seconds. The size of a job is this plus the remaining work of its reduces relative
-//!    to all reduce slots. Both are divided by the weight of its priority.
+//!    to all reduce slots. Both are divided by the weight of its priority (`Coda::estimate`,
+//!    `JobState::rank`, `Coda::in_order`).
 //! 3. **Reduces.** A reduce that waits for maps only holds its slot. A job is *ready* when its last
 //!    map is expected to end within the time that a reduce needs to fetch its input. Reduce slots
-//!    go to ready jobs, the smallest first, then to the others, those whose maps end soonest first.
-//! 4. **Preemption** (`preemption`). A job preempts attempts of jobs with more work by `margin` in
-//!    this order, and a ready job also reduces of jobs that are not ready. Attempts that will end
-//!    about as soon as they could be preempted are left alone, and their slots are counted.
+//!    go to ready jobs, the smallest first, then to the others, those whose maps end soonest first
+//!    (`Coda::estimate`, `JobState::rank`).
+//! 4. **Preemption.** A job preempts attempts of jobs with more work by `margin` in this order, and a
+//!    ready job also reduces of jobs that are not ready. Attempts that will end about as soon as
+//!    they could be preempted are left alone, and their slots are counted (`preemption`).
 //! 5. **Bound.** Fair sharing is simulated (`virtual_fair`). A job that has taken or will take
 //!    `overdue_after` times as long as it would have under fair sharing is overdue. Overdue jobs
-//!    have precedence for `overdue_share` of the slots and share them evenly.
+//!    have precedence for `overdue_share` of the slots and share them evenly
+//!    (`Coda::advance_virtual_fair`, `Coda::share_overdue_slots`).
 //! 6. **Minimum shares.** A pool below its minimum share comes before all jobs that are not
-//!    overdue.
-//! 7. **Locality.** A job waits for a node-local slot, at most as long as a map loses elsewhere.
-//! 8. **Unequal nodes** (`nodes`). A slot of a slow node is not used if the task would end sooner
-//!    on another node, after the work of the jobs that are ahead. An attempt on a slow node moves if
-//!    it ends sooner elsewhere.
+//!    overdue (`Coda::is_below_min`).
+//! 7. **Locality.** A job waits for a node-local slot, at most as long as a map loses elsewhere
+//!    (`Coda::map_for`).
+//! 8. **Unequal nodes.** Speeds are measured (`nodes`). A slot of a slow node is not used if the task
+//!    would end sooner on another node, after the work of the jobs that are ahead
+//!    (`Coda::declines`). An attempt on a slow node moves if it ends sooner elsewhere
+//!    (`Coda::leave_slow_nodes` in `preemption`).
 //! 9. **Checkpoints.** A paused reduce waits for the node of its checkpoint if a slot there is free
-//!    sooner than the checkpoint could be copied.
+//!    sooner than the checkpoint could be copied (`Coda::reduce_for`).
 //! 10. **Recovery.** Tasks that were lost with a node get slots at once, in the order of their jobs
-//!     (`chronos`).
+//!     (`chronos`, in `Coda::build`).
 //!
-//! Rules 3 to 10 and the predictions can be switched off. README.md and docs/research/coda.md
-//! explain why each exists.
+//! Rules 3 to 10 and the predictions can be switched off (`Settings`). README.md and
+//! docs/research/coda.md explain why each exists.
 
 mod estimator;
 mod nodes;
@@ -188,6 +193,7 @@ struct Settings {
     /// The switches of the rules.
     preempts: PerPhase<bool>,
     ready_first: bool,
+    stays_ready: bool,
     weighs_cost: bool,
     min_shares: bool,
     avoids_slow_nodes: bool,
@@ -246,6 +252,8 @@ impl Settings {
             },
             ready_first: section
                 .switch("ready_first", "reduce slots go first to jobs whose maps are done or nearly done"),
+            stays_ready: section
+                .switch("stay_ready", "a job that is ready stays so until its maps need three times as long"),
             weighs_cost: section.switch(
                 "weigh_cost",
                 "do not preempt attempts that end about as soon as they could be preempted",
@@ -319,7 +327,8 @@ impl Coda {
         state.maps_end_s = maps_end_s;
         // A job that is ready stays so while its estimate varies, or its reduces would be paused
         // and resumed again and again.
-        let within_s = if was_ready { READY_HYSTERESIS * fetch_s } else { fetch_s };
+        let within_s =
+            if was_ready && self.settings.stays_ready { READY_HYSTERESIS * fetch_s } else { fetch_s };
         state.is_ready = !self.settings.ready_first || maps_end_s <= within_s;
         state.estimated_at = now;
         self.wants_round |= state.is_ready && !was_ready;

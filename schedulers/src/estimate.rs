@@ -61,11 +61,16 @@ pub fn task_seconds(job: &Job, phase: Phase, now: Time, cluster: &Cluster) -> Op
     mean.value()
 }
 
-/// Returns the mean duration of the reduces of a job in seconds, counted from when all maps are
-/// done ([`Job::reduce_time`]). The duration is measured for reduces that are done, and projected
-/// from their progress since then for running reduces. Returns `None` if no reduce is done and none
-/// has enough progress.
+/// Returns the mean duration of the reduces of a job in seconds ([`reduce_times`]). Returns `None` if
+/// no reduce is done and none has enough progress.
 pub fn reduce_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
+    reduce_times(job, now, cluster).value()
+}
+
+/// Returns the durations of the reduces of a job in seconds, counted from when all maps are done
+/// ([`Job::reduce_time`]). The duration is measured for reduces that are done, and projected from
+/// their progress since then for running reduces with enough progress.
+pub fn reduce_times(job: &Job, now: Time, cluster: &Cluster) -> Mean {
     let mut mean = Mean::default();
     mean.add_many(job.reduce_times.0.as_secs_f64(), f64::from(job.reduce_times.1));
     for (attempt, done) in running(job, Phase::Reduce, cluster) {
@@ -76,7 +81,7 @@ pub fn reduce_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
             mean.add(time.as_secs_f64() / done);
         }
     }
-    mean.value()
+    mean
 }
 
 /// Returns the fraction of its work after the end of the maps that a reduce has done. A reduce that

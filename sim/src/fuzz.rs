@@ -77,6 +77,8 @@ const NEWER_PARAMS: &[(&str, &[&str])] = &[
     ("coda.estimate_error", &["1", "4"]),
     ("coda.pools.user2.min_maps", &["0", "2"]),
     ("coda.pools.default.max_jobs", &["none", "1"]),
+    ("coda.stay_ready", &["on", "off"]),
+    ("coda.ignore_running_reduces", &["on", "off"]),
 ];
 
 /// Chooses a newer policy and its parameters for some seeds, without a change to what the other

@@ -7,12 +7,19 @@
 //!   resumed.
 //! - No slot stays free while a pending task could use it.
 //! - Equal histories give equal decisions.
+//! - Without a failure, `chronos` decides nothing itself.
 //!
 //! `FERMATA_SEED=7 FERMATA_POLICY=fair cargo test -p fermata-sim --test properties` runs one seed
 //! and policy.
 
-use fermata_sim::{Outcome, fuzz};
+use fermata_sim::{
+    Outcome, World,
+    catalog::{self, Request},
+    fault::{Fault, FaultKind},
+    fuzz,
+};
 use schedulers::Params;
+use std::collections::BTreeSet;
 
 /// Policy parameters with short times, so that everything happens in a short run. There is no
 /// waiting for locality, because it leaves slots free.
@@ -138,4 +145,44 @@ fn policies_that_leave_slots_free_on_purpose_starve_no_job() {
             play(seed, spec, params.clone(), None);
         }
     }
+}
+
+/// Returns the outcome of a policy on a busy cluster.
+fn run_busy_cluster(spec: &str, params: Params, faults: Vec<Fault>) -> Outcome {
+    let request = Request {
+        workload: "gridmix".into(),
+        jobs: Some(40),
+        nodes: Some(8),
+        load: Some(0.9),
+        ..Request::default()
+    };
+    let case = catalog::open(&request).expect("a workload");
+    let mut setup = case.setup;
+    (setup.scheduler, setup.params, setup.faults) = (spec.to_owned(), params, faults);
+    World::new(setup, (case.workload)(1)).expect("a policy").run(None).expect("no rule broken")
+}
+
+#[test]
+fn chronos_changes_nothing_while_no_node_fails() {
+    let literal = Params::from([("fcs.literal".to_owned(), "true".to_owned())]);
+    let inner = schedulers::specs().into_iter().filter(|name| !name.contains('('));
+    let cases = inner.map(|name| (name, Params::new())).chain([("fcs".to_owned(), literal)]);
+    let (mut hashes, mut preempting) = (BTreeSet::new(), 0);
+    for (name, params) in cases {
+        let alone = run_busy_cluster(&name, params.clone(), Vec::new());
+        let wrapped = run_busy_cluster(&format!("chronos({name})"), params.clone(), Vec::new());
+        assert_eq!(wrapped.hash, alone.hash, "chronos({name}) with {params:?}");
+        hashes.insert(alone.hash);
+        preempting += usize::from(alone.metrics.jobs().any(|(_, job)| job.preemption.preemptions() > 0));
+    }
+    // Otherwise the runs would not show a difference.
+    assert!(hashes.len() >= 9 && preempting >= 5, "{} different runs, {preempting} preempt", hashes.len());
+    let off = Params::from([("coda.recover".to_owned(), "off".to_owned())]);
+    let [with, without] =
+        [Params::new(), off].map(|params| run_busy_cluster("coda", params, Vec::new()).hash);
+    assert_eq!(with, without, "coda without recover");
+    let fault = Fault { at_s: 60.0, for_s: None, what: FaultKind::Node { node: 1 } };
+    let [alone, wrapped] =
+        ["fair", "chronos(fair)"].map(|spec| run_busy_cluster(spec, Params::new(), vec![fault.clone()]).hash);
+    assert_ne!(alone, wrapped, "a failure is what chronos is for");
 }

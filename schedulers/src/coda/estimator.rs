@@ -6,7 +6,7 @@
 //! all. A prediction counts as much as one task that was measured.
 
 use crate::{
-    estimate::{DataFlow, Mean},
+    estimate::{self, DataFlow, Mean},
     params::Section,
     paused::PausedReduces,
 };
@@ -79,6 +79,8 @@ pub(super) struct Estimator {
     default_s: PerPhase<f64>,
     /// Whether to predict from earlier jobs.
     predicts: bool,
+    /// Whether only reduces that are done count for the estimate of a reduce.
+    ignores_running_reduces: bool,
     error: EstimateError,
     flow: DataFlow,
     programs: BTreeMap<String, ProgramNumber>,
@@ -127,6 +129,8 @@ impl Estimator {
         let about = "assumed duration of a reduce before any was measured";
         let reduce = section.span("default_reduce", Span::secs(30), about);
         let predicts = section.switch("predictions", "predict the work of a job from earlier jobs");
+        let about = "reduces that run do not change the estimate of a reduce";
+        let ignores_running_reduces = section.switch("ignore_running_reduces", about);
         let about = "for experiments: estimates are wrong by this factor";
         let factor = section.number("estimate_error", 1.0, 1.0..=1000.0, about);
         let about = "for experiments: whether each job is over- or underestimated, or all are overestimated or underestimated";
@@ -142,6 +146,7 @@ impl Estimator {
         Self {
             default_s: PerPhase { map: map.as_secs_f64(), reduce: reduce.as_secs_f64() },
             predicts,
+            ignores_running_reduces,
             error: EstimateError { factor, kind, seed },
             flow: DataFlow::default(),
             programs: BTreeMap::new(),
@@ -252,7 +257,7 @@ impl Estimator {
         let MapWork { total_s: map_total, left_s: map_left, measured_s } = self.map_work(job, now, cluster);
         let maps = (job.spec.splits.len() as f64).max(1.0);
         let reduce_bytes = self.reduce_bytes(job);
-        let reduce_s = self.reduce_seconds(job, reduce_bytes, map_total / maps);
+        let reduce_s = self.reduce_seconds(job, reduce_bytes, map_total / maps, now, cluster);
         let reduces = f64::from(job.spec.reduces);
         let reports = cluster.reports(job.id, Phase::Reduce);
         let running = furthest_attempts(job, Phase::Reduce, cluster).map(|(_, progress)| progress);
@@ -320,18 +325,24 @@ impl Estimator {
     }
 
     /// Returns the seconds that a reduce takes after the last map. A prediction counts as much as one
-    /// reduce that is done. Reduces that run do not count: how long their stages take relative to
-    /// each other depends on the load of disks and network. Without earlier jobs a reduce is as long
-    /// as a map with the same input (hSRTF, equation 2).
-    fn reduce_seconds(&self, job: &Job, bytes: f64, map_s: f64) -> f64 {
+    /// reduce that is done. Reduces that run do not count (`ignore_running_reduces`): how long their
+    /// stages take relative to each other depends on the load of disks and network. Without earlier
+    /// jobs a reduce is as long as a map with the same input (hSRTF, equation 2).
+    fn reduce_seconds(&self, job: &Job, bytes: f64, map_s: f64, now: Time, cluster: &Cluster) -> f64 {
         let map_bytes = self.map_bytes(job);
         let like_a_map = || {
             let known = job.succeeded.map > 0 && map_bytes > 0.0;
             if known { map_s * scale(bytes, map_bytes) } else { self.default_s.reduce }
         };
         let predicted_s = self.predicted_s(job, Phase::Reduce, bytes).unwrap_or_else(like_a_map);
-        let (time, count) = job.reduce_times;
-        (time.as_secs_f64() + predicted_s) / (f64::from(count) + 1.0)
+        let mut mean = if self.ignores_running_reduces {
+            let (time, count) = job.reduce_times;
+            Mean { sum: time.as_secs_f64(), count: f64::from(count) }
+        } else {
+            estimate::reduce_times(job, now, cluster)
+        };
+        mean.add(predicted_s);
+        mean.sum / mean.count
     }
 }
 

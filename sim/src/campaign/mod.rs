@@ -170,6 +170,10 @@ struct Run<'a> {
     /// The policy; `None` for each job alone.
     variant: Option<&'a Variant>,
     seed: u64,
+    /// Decides the part that the run belongs to. The seeds of a policy have consecutive numbers, so
+    /// that each part has some of them. In the order of the runs the policies of a seed follow each
+    /// other: on a real cluster they should run under the same load.
+    number: usize,
     is_real: bool,
 }
 
@@ -231,11 +235,13 @@ impl Campaign<'_> {
         let policies: Vec<Option<&Variant>> =
             std::iter::once(None).chain(self.variants.iter().chain(fair).map(Some)).collect();
         let mut runs = Vec::new();
-        for workload in self.workloads {
-            for seed in self.seeds.clone() {
-                runs.extend(policies.iter().map(|variant| {
+        let seeds = self.seeds.clone().count();
+        for (at_workload, workload) in self.workloads.iter().enumerate() {
+            for (at_seed, seed) in self.seeds.clone().enumerate() {
+                runs.extend(policies.iter().enumerate().map(|(at_policy, variant)| {
                     let is_real = variant.is_some() && self.real_cluster.is_some();
-                    Run { workload, variant: *variant, seed, is_real }
+                    let number = (at_workload * policies.len() + at_policy) * seeds + at_seed;
+                    Run { workload, variant: *variant, seed, number, is_real }
                 }));
             }
         }
@@ -243,7 +249,7 @@ impl Campaign<'_> {
         // any work is done.
         let stored = in_parallel(runs.len(), |at| self.stored(&runs[at]));
         let stored: Vec<Option<RunRecord>> = stored.into_iter().collect::<Result<_, _>>()?;
-        let is_ours = |at: &usize| stored[*at].is_none() && at % self.part.1 == self.part.0;
+        let is_ours = |at: &usize| stored[*at].is_none() && runs[*at].number % self.part.1 == self.part.0;
         let missing = (0..runs.len()).filter(is_ours);
         let (real, simulated): (Vec<usize>, Vec<usize>) = missing.partition(|at| runs[*at].is_real);
         let count = real.len() + simulated.len();
@@ -441,6 +447,7 @@ fn write_whole(path: &Path, record: &RunRecord) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::catalog::{self, Request};
+    use std::{collections::BTreeSet, sync::Mutex};
 
     fn workload() -> CampaignWorkload {
         let request = Request { workload: "gridmix".into(), jobs: Some(6), ..Request::default() };
@@ -494,6 +501,25 @@ mod tests {
         changed.makespan_s = -1.0;
         write_whole(&path, &changed).expect("it can be written");
         assert!(part(0).iter().any(|record| record.makespan_s < 0.0));
+    }
+
+    #[test]
+    fn every_part_has_runs_of_every_policy() {
+        let (workloads, variants) = ([workload()], Variant::list("fifo,las").expect("policies"));
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for at in 0..8 {
+            let part =
+                Campaign { seeds: 1..9, ..campaign(&workloads, &variants, Some(folder.path()), (at, 8)) };
+            let done = Mutex::new(BTreeSet::new());
+            part.run(&|what, _, _| {
+                done.lock().expect("no panic").insert(what.to_owned());
+            })
+            .expect("it runs");
+            let done = done.into_inner().expect("no panic");
+            let policies: BTreeSet<&str> =
+                done.iter().filter_map(|what| what.split_once(", seed")).map(|(policy, _)| policy).collect();
+            assert_eq!((done.len(), policies.len()), (4, 4), "part {at}: {done:?}");
+        }
     }
 
     #[test]
