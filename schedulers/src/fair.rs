@@ -71,12 +71,18 @@ pub struct Fair {
 impl Fair {
     /// Reads the parameters.
     pub fn new(section: &mut Section<'_>) -> Self {
+        Self::with_preemption(section, true)
+    }
+
+    /// Reads the parameters. Timeouts that are not set are `never` unless the policy `preempts`.
+    pub(crate) fn with_preemption(section: &mut Section<'_>, preempts: bool) -> Self {
         let pools = Pools::new(section);
         let node_wait =
             section.span("node_wait", Span::secs(3), "how long a job waits for a node-local slot");
         let rack_wait =
             section.span("rack_wait", Span::secs(3), "how long it then waits for a rack-local slot");
-        let (locality_delay, reclaim) = (LocalityDelay::new(node_wait, rack_wait), Reclaim::new(section));
+        let locality_delay = LocalityDelay::new(node_wait, rack_wait);
+        let reclaim = Reclaim::new(section, preempts);
         Self { pools, locality_delay, reclaim }
     }
 

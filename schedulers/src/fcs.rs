@@ -11,8 +11,9 @@
 //! the rate follows from the maps that run now; jobs with a pending reduce whose slack has reached
 //! the limit are overdue, and have precedence for `overdue_share` of the reduce slots, so that they
 //! do not starve; slack is projected to the end of the reduce; small differences of `T_rs` do not
-//! count; slots that are being released count as available; a paused reduce preempts only on its own
-//! node, and does not migrate while a slot is free there. `literal = true` reverts all of these.
+//! count; slots that are being released count as available, and an available slot counts for one job
+//! only; a paused reduce preempts only on its own node, and does not migrate while a slot is free
+//! there; `fair` also preempts maps. `literal = true` reverts all of these.
 //!
 //! FCS does not schedule maps: `fair` assigns map slots, and its parameters are also in this
 //! section.
@@ -132,7 +133,7 @@ enum Skips {
 
 impl Settings {
     fn read(section: &mut Section<'_>) -> Self {
-        let about = "only the rules of the paper: T_rs as printed, slots that are being released do not count as available, paused reduces preempt on any node; also slack printed, tolerance 0s and overdue_share 0 unless they are set";
+        let about = "only the rules of the paper: T_rs as printed, every job compares its demand with all free slots, slots that are being released do not count as available, paused reduces preempt on any node; also slack printed, tolerance 0s, overdue_share 0, and timeouts of map slots never unless they are set";
         let literal = section.flag("literal", false, about);
         let mut words = [("projected", SlackForm::Projected), ("printed", SlackForm::Printed)];
         if literal {
@@ -224,7 +225,7 @@ impl Fcs {
         let default_map =
             section.span("default_map", Span::secs(30), "assumed duration of a map before any was measured");
         Self {
-            map_policy: Fair::new(section),
+            map_policy: Fair::with_preemption(section, !settings.literal),
             settings,
             flow: DataFlow::default(),
             estimates: BTreeMap::new(),

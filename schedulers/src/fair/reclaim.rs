@@ -23,11 +23,12 @@ pub(super) struct Reclaim {
 }
 
 impl Reclaim {
-    pub(super) fn new(section: &mut Section<'_>) -> Self {
+    pub(super) fn new(section: &mut Section<'_>, preempts: bool) -> Self {
+        let timeout = |seconds| preempts.then_some(Span::secs(seconds));
         let about = "how long a pool may be below its minimum share before it gets slots from others";
-        let min_share_timeout = section.span_or_never("min_share_timeout", Some(Span::secs(15)), about);
+        let min_share_timeout = section.span_or_never("min_share_timeout", timeout(15), about);
         let about = "how long a pool may be below half its fair share before it gets slots from others";
-        let fair_share_timeout = section.span_or_never("fair_share_timeout", Some(Span::secs(30)), about);
+        let fair_share_timeout = section.span_or_never("fair_share_timeout", timeout(30), about);
         let (below_min, below_half) = (HeldConditions::default(), HeldConditions::default());
         Self {
             preempt_mode: section.preempt_mode(),

@@ -53,12 +53,16 @@ impl Fcs {
 
     /// Pauses reduces for one job, if free slots and slots that are being released are not enough.
     /// A paused reduce needs a slot on the tracker of its checkpoint, a new reduce can use any
-    /// slot.
+    /// slot. As printed, every job compares its demand with all available slots (`literal`);
+    /// otherwise a slot counts for one job only.
     fn preempt_for(&self, id: JobId, available: &mut usize, victims: &mut Vec<Victim>, plan: &mut Plan<'_>) {
         let (Some(job), Some(known)) = (plan.cluster().job(id), self.estimates.get(&id)) else { return };
         let demand = plan.startable_tasks(job, Phase::Reduce);
+        let literal = self.settings.literal;
         let spared = demand.min(*available);
-        *available -= spared;
+        if !literal {
+            *available -= spared;
+        }
         let home =
             |index: u32| job.tasks.reduce[index as usize].checkpoint.map(|checkpoint| checkpoint.tracker);
         let homes: Vec<TrackerId> = self.paused.tasks_of(id).filter_map(home).collect();
@@ -67,7 +71,6 @@ impl Fcs {
         // reduces need a victim.
         let wants = homes.into_iter().map(Some).chain((spared.min(fresh)..fresh).map(|_| None));
         // As printed, a paused reduce also preempts on other nodes (`literal`).
-        let literal = self.settings.literal;
         let wants = wants.map(|home| home.filter(|_| !literal));
         let wants: Vec<Option<TrackerId>> = wants.take(demand - spared).collect();
         let tolerance = self.settings.tolerance;

@@ -214,7 +214,8 @@ impl Assumptions {
         self.run(lab, title, (nodes.round() as usize, seeds, true), heavy_variants(), &jobs)
     }
 
-    /// Runs jobs like those of `GridMix`.
+    /// Runs jobs like those of `GridMix`. They have one user: with several, Fair would divide the
+    /// slots among their pools, and `fcs` could also preempt maps for these pools.
     fn run_gridmix(
         &self,
         lab: &Lab<'_>,
@@ -225,7 +226,10 @@ impl Assumptions {
         let jobs = |all: &Self, seed| {
             let gap_s = all.gaps * MIX_GAP_S;
             let mut workload = synthetic::gridmix(&all.profiles, Arrivals::Poisson, count, gap_s, seed);
-            workload.jobs.iter_mut().for_each(|job| resize(job, all.mix_size));
+            for job in &mut workload.jobs {
+                job.user = "all".into();
+                resize(job, all.mix_size);
+            }
             workload
         };
         self.run(lab, &format!("{what}, {count} jobs"), (self.mix_nodes, seeds, false), variants, &jobs)
@@ -952,13 +956,14 @@ pub(super) fn take_inventory(out: &mut Reproduction) {
 pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> {
     let setting = format!(
         "45 workers with 8 map and 4 reduce slots, 128 MB blocks; 171 jobs of ten groups, arrivals Poisson with a \
-         mean gap of 30 s. Figures 6, 7 and 15: jobs like GridMix's on {MIX_NODES} of the nodes, one every \
-         {MIX_GAP_S} s. Experiments with 171 jobs have {} seeds, the others {}, and each row of the tables of \
-         sensitivity {}; for the heavy workloads these have {REDUCED_JOBS} jobs, and jobs and a cluster of a \
-         ninth of their size.",
+         mean gap of 30 s. Figures 6, 7 and 15: jobs of one user like GridMix's on {MIX_NODES} of the nodes, one \
+         every {MIX_GAP_S} s. Experiments with 171 jobs have {} seeds, the others {}; each row of the tables of \
+         sensitivity has {}, of that of the eight jobs {}. For the heavy workloads these rows have {REDUCED_JOBS} \
+         jobs, and jobs and a cluster of a ninth of their size.",
         heavy_seeds(lab),
         lab.seeds,
-        lab.sensitivity_seeds().min(VARIED_SEEDS_MAX)
+        lab.sensitivity_seeds().min(VARIED_SEEDS_MAX),
+        lab.sensitivity_seeds()
     );
     let mut out = Reproduction::new("FCS at the paper's size", &setting);
     take_inventory(&mut out);
@@ -1002,6 +1007,32 @@ mod tests {
         let variants = vec![Variant::plain("fcs")];
         let mix = Assumptions::of(&lab).run_gridmix(&lab, "mix", (2, 4), variants).expect("it runs");
         assert_eq!(mix.runs[0].len(), 4);
+    }
+
+    /// Figure 7 compares pausing reduces with killing them, so maps must not count. Runs without
+    /// timeouts for map slots are the same runs.
+    #[test]
+    fn maps_of_jobs_like_those_of_gridmix_are_not_preempted() {
+        const NEVER: [(&str, &str); 2] = [("fair_share_timeout", "never"), ("min_share_timeout", "never")];
+        let profiles = profile::built_in();
+        let lab = Lab::new(&profiles, 1, false, &|_, _| {});
+        let mut all = Assumptions { mix_nodes: 1, ..Assumptions::of(&lab) };
+        // Few map slots and long maps, so that a second pool would wait for longer than the timeout.
+        all.setup.machines.iter_mut().for_each(|machine| machine.slots.map = 4);
+        all.profile(|profile| profile.map_mbps /= 10.0);
+        for mode in ["lossless", "kill"] {
+            let one = Variant::tuned("one", "fcs", &[("preempt", mode)]);
+            let other = Variant::tuned("other", "fcs", &[&[("preempt", mode)][..], &NEVER].concat());
+            let mix = all.run_gridmix(&lab, "mix", (20, 1), vec![one, other]).expect("it runs");
+            let sum = |at: usize, of: fn(&JobFigures) -> f64| {
+                mix.figure(at, |outcome| outcome.metrics.jobs().map(|(_, job)| of(job)).sum()).mean
+            };
+            assert!(sum(0, preemptions) > 0.0, "{mode}: nothing is preempted");
+            assert!(sum(0, |job| f64::from(job.preemption.splits)).abs() < 0.5, "{mode}: maps are split");
+            for of in [preemptions, |job: &JobFigures| makespan_s(job).unwrap_or(f64::NAN)] {
+                assert_eq!(sum(0, of).to_bits(), sum(1, of).to_bits(), "{mode}: timeouts matter");
+            }
+        }
     }
 
     #[test]
