@@ -30,7 +30,8 @@
 //! 10. **Recovery.** Tasks that were lost with a node get slots at once, in the order of their jobs
 //!     (`chronos`, in `Coda::build`).
 //!
-//! Rules 3 to 10 and the predictions can be switched off (`Settings`). README.md and
+//! Rules 3 to 10 and the predictions can be switched off (`Settings`, `Estimator::new` and
+//! `Coda::build`). README.md and
 //! docs/research/coda.md explain why each exists.
 
 mod estimator;
@@ -850,12 +851,16 @@ impl Coda {
         if ahead > 0 { why.with("jobs_ahead", ahead as f64) } else { why }
     }
 
-    /// Returns which slots a job cannot get by preemption although none is free.
+    /// Returns which slots a job cannot get although it may preempt the attempts of their jobs.
     fn preemption_reason(&self, job: JobId, phase: Phase, cluster: &Cluster) -> Option<Why> {
         let is_lossless_only = self.settings.preempt_mode == PreemptMode::LosslessOnly;
-        if !is_lossless_only || cluster.free_trackers(phase).next().is_some() {
+        if !self.settings.preempts[phase]
+            || !is_lossless_only
+            || cluster.free_trackers(phase).next().is_some()
+        {
             return None;
         }
+        let is_overdue = self.state(job).overdue_since.is_some();
         let held_by = |other: &Job| {
             let running = cluster.running(other, phase);
             let kind = PreemptKind::lossless(phase);
@@ -864,6 +869,7 @@ impl Coda {
             running.filter(|(attempt, _)| attempt.refusals > 0 || is_indivisible(attempt.id)).count()
         };
         let others = cluster.active_jobs().filter(|other| other.id != job);
+        let others = others.filter(|other| is_overdue || self.size_rule(job, other.id, phase).is_some());
         let held: Vec<(usize, JobId)> = others.map(|other| (held_by(other), other.id)).collect();
         let (_, first) = held.iter().max_by_key(|(tasks, id)| (*tasks, Reverse(*id)))?;
         let tasks: usize = held.iter().map(|(tasks, _)| tasks).sum();

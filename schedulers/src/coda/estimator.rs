@@ -60,7 +60,7 @@ struct MapWork {
 /// input bytes of a task. `None` stands for all.
 type Kind = (Option<ProgramNumber>, Phase, Option<u32>);
 
-/// The number of a program in the order in which programs were first submitted.
+/// The number of a program, in the order in which programs were first submitted.
 type ProgramNumber = u32;
 
 /// Times of the tasks of earlier jobs.
@@ -83,7 +83,8 @@ pub(super) struct Estimator {
     ignores_running_reduces: bool,
     error: EstimateError,
     flow: DataFlow,
-    programs: BTreeMap<String, ProgramNumber>,
+    /// By name, with the last job that was submitted.
+    programs: BTreeMap<String, (ProgramNumber, JobId)>,
     next_program: ProgramNumber,
     /// The programs of the active jobs.
     program_of: BTreeMap<JobId, ProgramNumber>,
@@ -162,11 +163,12 @@ impl Estimator {
         match fact {
             Fact::JobSubmitted { job, spec, .. } => {
                 let next = &mut self.next_program;
-                let number = *self.programs.entry(spec.program.name().to_owned()).or_insert_with(|| {
+                let program = self.programs.entry(spec.program.name().to_owned()).or_insert_with(|| {
                     *next += 1;
-                    *next
+                    (*next, *job)
                 });
-                self.program_of.insert(*job, number);
+                program.1 = *job;
+                self.program_of.insert(*job, program.0);
                 self.forget_programs();
             }
             Fact::JobCommitting { job } => {
@@ -182,16 +184,16 @@ impl Estimator {
         self.flow.observe(fact, cluster);
     }
 
-    /// Forgets the program that was first seen longest ago and has no active job, if there are too
-    /// many.
+    /// Forgets the program that was last submitted longest ago and has no active job, if there are
+    /// too many.
     fn forget_programs(&mut self) {
         if self.programs.len() <= PROGRAMS_MAX {
             return;
         }
-        let idle =
-            self.programs.values().filter(|number| !self.program_of.values().any(|own| own == *number));
-        let Some(oldest) = idle.min().copied() else { return };
-        self.programs.retain(|_, number| *number != oldest);
+        let is_active = |number| self.program_of.values().any(|own| *own == number);
+        let idle = self.programs.values().filter(|(number, _)| !is_active(*number));
+        let Some((oldest, _)) = idle.min_by_key(|(_, last)| *last).copied() else { return };
+        self.programs.retain(|_, (number, _)| *number != oldest);
         self.selectivity.remove(&oldest);
         self.earlier_tasks.retain(|(program, ..), _| *program != Some(oldest));
     }

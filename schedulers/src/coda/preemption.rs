@@ -59,14 +59,20 @@ impl Coda {
                 return Some("min-share");
             }
         }
-        if phase == Phase::Reduce && !to_state.is_ready {
+        self.size_rule(to, from, phase)
+    }
+
+    /// Like [`Self::preemption_rule`], between two jobs that are not overdue and whose pools have
+    /// their minimum shares.
+    pub(super) fn size_rule(&self, to: JobId, from: JobId, phase: Phase) -> Option<&'static str> {
+        let (to, from) = (self.state(to), self.state(from));
+        if phase == Phase::Reduce && !to.is_ready {
             return None;
         }
-        if phase == Phase::Reduce && !from_state.is_ready {
+        if phase == Phase::Reduce && !from.is_ready {
             return Some("waits-for-maps");
         }
-        let is_larger = from_state.size_for(phase) > self.settings.margin * to_state.size_for(phase);
-        is_larger.then_some("larger-job")
+        (from.size_for(phase) > self.settings.margin * to.size_for(phase)).then_some("larger-job")
     }
 
     /// Returns the seconds that a preemption costs: until the slot is free, to start the victim
