@@ -79,6 +79,13 @@ const NEWER_PARAMS: &[(&str, &[&str])] = &[
     ("coda.pools.default.max_jobs", &["none", "1"]),
     ("coda.stay_ready", &["on", "off"]),
     ("coda.ignore_running_reduces", &["on", "off"]),
+    ("coda.preempt", &["lossless-only", "lossless"]),
+    ("coda.preempt_maps", &["on", "off"]),
+    ("coda.preempt_reduces", &["on", "off"]),
+    ("coda.predictions", &["on", "off"]),
+    ("coda.measure_locality", &["on", "off"]),
+    ("coda.min_shares", &["on", "off"]),
+    ("coda.recover", &["on", "off"]),
 ];
 
 /// Chooses a newer policy and its parameters for some seeds, without a change to what the other

@@ -62,6 +62,9 @@ pub(crate) struct Args {
     /// Folder for the results of runs; runs that are there already are not repeated
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Read the results of another commit of this program from --dir, and do no runs
+    #[arg(long, value_name = "COMMIT", requires = "dir", conflicts_with = "part")]
+    runs_of: Option<String>,
     /// Do only part I of N of the runs; other processes do the others in the same folder
     #[arg(long, value_name = "I/N", requires = "dir", value_parser = parse_part)]
     part: Option<(usize, usize)>,
@@ -125,7 +128,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         time_limit: args.time_limit.0,
         progress: &|run| runs.report(run),
         made_by: &made_by,
-        commit: provenance.commit,
+        commit: args.runs_of.as_deref().unwrap_or(provenance.commit),
+        only_stored: args.runs_of.is_some(),
     };
     let records = campaign.run(&|what, done, of| runs.count_any_run(what, done, of))?;
     drop(runs);
@@ -156,6 +160,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             "command": provenance.command,
             "version": provenance.version,
             "commit": provenance.commit,
+            "commit_of_runs": campaign.commit,
             "files": provenance.files,
             "date": output::utc(output::now_ms()),
             "first_seed": args.first_seed,
@@ -529,6 +534,7 @@ mod tests {
             progress: &|_| {},
             made_by: "a test",
             commit: "c",
+            only_stored: false,
         };
         let records = campaign.run(&|_, _, _| {}).unwrap();
         let board = Leaderboard::of(&records, &["gridmix[jobs=3]"], &["fifo"], 1, "fifo");

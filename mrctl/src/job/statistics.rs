@@ -47,7 +47,7 @@ pub(crate) async fn print_all_jobs(tracker: &JobTracker, as_json: bool) -> Resul
     let runs = SimulationProgress::new();
     let comparison = replay::as_it_was(history, &name, TIME_LIMIT, &|run| runs.report(run))?;
     drop(runs);
-    if comparison.alone.iter().any(TimesAlone::is_empty) {
+    if comparison.alone.contains(&TimesAlone::Stopped) {
         let minutes = TIME_LIMIT.as_secs() / 60;
         eprintln!("mrctl: slowdowns are left out: simulating each job alone takes over {minutes} minutes");
     }

@@ -68,6 +68,10 @@ pub enum CampaignError {
         /// Whether a real run is needed, and the result is simulated.
         is_real: bool,
     },
+    #[error(
+        "{run}: not in the folder: --runs-of only reads results; repeat the command with a program of commit {commit} to make it"
+    )]
+    NotStored { run: String, commit: String },
     #[error("{workload}: {error}")]
     Run { workload: String, error: ExperimentError },
 }
@@ -106,8 +110,10 @@ pub struct Campaign<'a> {
     pub progress: &'a (dyn Fn(RunProgress<'_>) + Sync),
     /// The command line and version, for the records.
     pub made_by: &'a str,
-    /// The commit of this program. Results of another commit are refused.
+    /// The commit of the results. Stored results of another commit are refused.
     pub commit: &'a str,
+    /// Whether every result must be stored: a program of another commit must not do runs.
+    pub only_stored: bool,
 }
 
 /// The result of one run.
@@ -171,7 +177,7 @@ struct Run<'a> {
     variant: Option<&'a Variant>,
     seed: u64,
     /// Decides the part that the run belongs to. The seeds of a policy have consecutive numbers, so
-    /// that each part has some of them. In the order of the runs the policies of a seed follow each
+    /// that each part has some of them if there are at least as many seeds as parts. In the order of the runs the policies of a seed follow each
     /// other: on a real cluster they should run under the same load.
     number: usize,
     is_real: bool,
@@ -253,6 +259,9 @@ impl Campaign<'_> {
         let missing = (0..runs.len()).filter(is_ours);
         let (real, simulated): (Vec<usize>, Vec<usize>) = missing.partition(|at| runs[*at].is_real);
         let count = real.len() + simulated.len();
+        if let Some(at) = simulated.iter().chain(&real).next().filter(|_| self.only_stored) {
+            return Err(CampaignError::NotStored { run: runs[*at].describe(), commit: self.commit.into() });
+        }
         let (done, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
         let run_one = |at: usize| {
             if failed.load(Ordering::Relaxed) {
@@ -474,6 +483,7 @@ mod tests {
             progress: &|_| {},
             made_by,
             commit: "c",
+            only_stored: false,
         }
     }
 
@@ -563,10 +573,17 @@ mod tests {
         let (workloads, variants) = ([workload()], Variant::list("fifo").expect("a policy"));
         let folder = tempfile::tempdir().expect("a temporary folder");
         let one = campaign(&workloads, &variants, Some(folder.path()), (0, 1));
-        one.run(&|_, _, _| {}).expect("it runs");
+        let first = one.run(&|_, _, _| {}).expect("it runs");
         let other = Campaign { commit: "d", ..campaign(&workloads, &variants, Some(folder.path()), (0, 1)) };
         let error = other.run(&|_, _, _| {}).expect_err("another commit").to_string();
         assert!(error.contains("commit c, inputs") && error.contains("commit d, inputs"), "{error}");
+        let read = |seeds| {
+            let whole = campaign(&workloads, &variants, Some(folder.path()), (0, 1));
+            Campaign { only_stored: true, seeds, ..whole }.run(&|what, _, _| panic!("{what}"))
+        };
+        assert_eq!(read(1..3).expect("all are stored").len(), first.len());
+        let error = read(1..4).expect_err("seed 3 is not stored").to_string();
+        assert!(error.contains("seed 3: not in the folder") && error.contains("commit c"), "{error}");
         let mut changed = workload();
         changed.case.setup.machines[0].disk /= 2.0;
         let (files, changed) = (fs::read_dir(folder.path()).expect("a folder").count(), [changed]);

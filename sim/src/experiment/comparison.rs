@@ -40,23 +40,18 @@ pub enum TimesAlone {
     /// By job: how long it takes, simulated from its own history. A slowdown below 1 can then only
     /// be an error of the model, and is raised to 1.
     Jobs(BTreeMap<JobId, Span>),
+    /// The runs were stopped. Those that were done would not represent the others.
+    Stopped,
 }
 
 impl TimesAlone {
-    /// Returns whether there are none, for example because they were stopped.
-    pub fn is_empty(&self) -> bool {
-        match self {
-            Self::Groups(groups) => groups.is_empty(),
-            Self::Jobs(jobs) => jobs.is_empty(),
-        }
-    }
-
     /// Returns the slowdown of a job: its duration divided by its duration alone.
     fn slowdown(&self, id: JobId, job: &JobFigures) -> Option<f64> {
         let times = |alone: &Span| Some(makespan_s(job)? / alone.as_secs_f64().max(1e-6));
         match self {
             Self::Groups(groups) => times(groups.get(&job.group)?),
             Self::Jobs(jobs) => times(jobs.get(&id)?).map(|times| times.max(1.0)),
+            Self::Stopped => None,
         }
     }
 }

@@ -218,8 +218,7 @@ impl Experiment<'_> {
         Ok((world, should_continue))
     }
 
-    /// Simulates the first job of each group alone. Returns no times if the monitor stops the runs:
-    /// the groups that are done would not represent the others.
+    /// Simulates the first job of each group alone.
     fn group_times_alone(&self, seed: u64, groups: &[String]) -> Result<TimesAlone, ExperimentError> {
         let (workload, began) = ((self.workload)(seed), Instant::now());
         let mut times = BTreeMap::new();
@@ -233,7 +232,7 @@ impl Experiment<'_> {
             match time_alone(&self.setup, &workload, index, seed, should_continue)? {
                 Alone::Took(elapsed) => drop(times.insert(group.clone(), elapsed)),
                 Alone::NeverEnds => {}
-                Alone::Stopped => return Ok(TimesAlone::Groups(BTreeMap::new())),
+                Alone::Stopped => return Ok(TimesAlone::Stopped),
             }
         }
         Ok(TimesAlone::Groups(times))
@@ -324,8 +323,7 @@ pub(crate) fn first_equal_jobs(workload: &Workload) -> Vec<usize> {
 }
 
 /// Simulates every job of a workload alone. `ids[i]` is the job ID of job `i` of the workload. Calls
-/// `monitor` regularly, and returns no times if it stops a run: the jobs that are done would not
-/// represent the others.
+/// `monitor` regularly.
 pub(crate) fn job_times_alone(
     setup: &Setup,
     workload: &Workload,
@@ -347,7 +345,7 @@ pub(crate) fn job_times_alone(
         match alone? {
             Alone::Took(elapsed) => drop(times.insert(*id, elapsed)),
             Alone::NeverEnds => {}
-            Alone::Stopped => return Ok(TimesAlone::Jobs(BTreeMap::new())),
+            Alone::Stopped => return Ok(TimesAlone::Stopped),
         }
     }
     Ok(TimesAlone::Jobs(times))
@@ -489,7 +487,7 @@ mod tests {
         };
         let comparison = experiment.run().expect("it runs");
         assert!(alone_calls.load(Ordering::Relaxed) >= 3, "each group is reported");
-        assert_eq!(comparison.alone, [TimesAlone::Groups(BTreeMap::new())], "two groups of three are none");
+        assert_eq!(comparison.alone, [TimesAlone::Stopped], "two groups of three are none");
         assert_eq!(comparison.worst_slowdown(0, None).known(), None);
     }
 

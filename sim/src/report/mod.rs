@@ -102,8 +102,8 @@ pub fn slowdown_note(comparison: &Comparison) -> Option<&'static str> {
         Some(
             "worst slowdown is not measured, because the jobs of a group differ; `mrctl lab compare` measures the slowdown of each job",
         )
-    } else if comparison.alone.iter().any(TimesAlone::is_empty) {
-        Some("worst slowdown is without seeds in which a job alone did not end, or --time-limit stopped it")
+    } else if comparison.alone.contains(&TimesAlone::Stopped) {
+        Some("worst slowdown is without seeds in which --time-limit stopped a job alone")
     } else {
         None
     }
@@ -431,7 +431,7 @@ mod tests {
         let known = TimesAlone::Groups([("small".to_owned(), Span::secs(1))].into());
         comparison.alone = vec![known.clone(), known.clone()];
         assert_eq!(slowdown_note(&comparison), None);
-        comparison.alone = vec![known, TimesAlone::Groups(std::collections::BTreeMap::default())];
+        comparison.alone = vec![known, TimesAlone::Stopped];
         assert!(slowdown_note(&comparison).is_some_and(|note| note.contains("--time-limit")));
     }
 
