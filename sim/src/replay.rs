@@ -375,6 +375,7 @@ impl Replay {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::TimesAlone;
     use std::collections::BTreeMap;
 
     fn empty_request() -> ReplayRequest {
