@@ -312,6 +312,7 @@ impl Campaign<'_> {
         let case = &run.workload.case;
         let mut setup = case.setup.clone();
         setup.seed = run.seed;
+        setup.measures_decisions = false;
         let slots = setup.slots();
         let mut record = RunRecord {
             made_by: self.made_by.to_owned(),
