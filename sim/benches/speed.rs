@@ -112,6 +112,7 @@ fn archived(arguments: &str, table: &Table) -> serde_json::Value {
 fn measure(case: &Case, variant: &Variant) -> Result<Measured, Box<dyn Error>> {
     let mut setup = case.setup.clone();
     (setup.scheduler, setup.params) = (variant.scheduler.clone(), variant.params.clone());
+    setup.measures_decisions = false;
     let world = World::new(setup, case.workload.clone())?;
     // Linux resets the peak of the memory of a process. Elsewhere there is no /proc to read it from.
     let _ = std::fs::write("/proc/self/clear_refs", "5");

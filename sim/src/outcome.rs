@@ -35,7 +35,8 @@ pub struct Outcome {
     /// Seconds that each successful attempt held its slot; empty for a workload of more than 1,000
     /// tasks.
     pub task_times: Vec<f32>,
-    /// Real time that the policy took to decide. The total includes its classifications and linear
+    /// CPU time that the policy took to decide, or for an external policy the real time until its
+    /// answers. The total includes its classifications and linear
     /// programs, which are computed outside of the rounds. The only figure that differs between runs
     /// with the same seed.
     pub deciding: DecisionStats,

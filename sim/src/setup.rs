@@ -12,7 +12,10 @@ use schedulers::{
     Params, Policy, PolicyError,
     timed::{DecisionTimes, Timed},
 };
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// Name of the policy that decides at random, for fuzzing.
 pub(crate) const RANDOM: &str = "random";
@@ -23,6 +26,13 @@ pub(crate) const MACHINES_PER_RACK: usize = 40;
 /// Returns the name of a machine and of its tracker.
 pub(crate) fn node_name(at: usize) -> String {
     format!("n{at}")
+}
+
+/// Returns the CPU time of this thread. Unlike real time it does not include waits for a core that
+/// other runs use.
+pub(crate) fn thread_cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 /// A machine with a TaskTracker and a DataNode.
@@ -144,6 +154,9 @@ pub struct Setup {
     pub checked: bool,
     /// Whether attempts, users and trackers behave at random for a while.
     pub random_events: bool,
+    /// Whether to measure the CPU time of the policy's decisions. Reading that clock costs a microsecond
+    /// in each round, so runs whose result does not contain the time leave it out.
+    pub measures_decisions: bool,
     /// Name of a second policy that decides in every round, but whose decisions have no effect.
     pub shadow: Option<String>,
 }
@@ -186,6 +199,7 @@ impl Setup {
             failing: 0,
             checked: false,
             random_events: false,
+            measures_decisions: true,
             shadow: None,
         };
         setup.set_heartbeat_interval(Span::secs(u64::from(nodes / 100).clamp(1, 10)));
@@ -224,7 +238,7 @@ impl Setup {
         })
     }
 
-    /// Creates the policy. Adds the time that its decisions take to `spent`.
+    /// Creates the policy. Adds the time that its decisions take to `spent`, if it is to be measured.
     fn policy(
         &self,
         spent: &Arc<DecisionTimes>,
@@ -238,13 +252,17 @@ impl Setup {
             // Each seed has other wrong estimates.
             params.entry("coda.estimate_error_seed".into()).or_insert_with(|| self.seed.to_string());
         }
-        let policy: Box<dyn Scheduler> = if self.scheduler == external::NAME {
-            Box::new(External::start(&params, self.environment(), failure)?)
-        } else {
-            schedulers::make_with(self.own_policies, &self.scheduler, &params)?
-        };
-        let began = Instant::now();
-        Ok(Box::new(Timed::new(policy, Box::new(move || began.elapsed()), spent.clone())))
+        if self.scheduler == external::NAME {
+            // It decides in another process, so the CPU time of this thread is not what it takes.
+            let policy = Box::new(External::start(&params, self.environment(), failure)?);
+            let began = Instant::now();
+            return Ok(Box::new(Timed::new(policy, Box::new(move || began.elapsed()), spent.clone())));
+        }
+        let policy = schedulers::make_with(self.own_policies, &self.scheduler, &params)?;
+        if !self.measures_decisions {
+            return Ok(policy);
+        }
+        Ok(Box::new(Timed::new(policy, Box::new(thread_cpu_time), spent.clone())))
     }
 
     /// Describes the cluster for an external policy.
@@ -272,5 +290,58 @@ impl Setup {
             sum.reduce += machine.slots.reduce;
         }
         sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{World, workload::papers};
+    use mrcore::{Phase, Plan, ids::JobId, scheduler::Round};
+    use std::thread::sleep;
+
+    /// How long a round of [`Sleeping`] waits.
+    const SLEEP: Duration = Duration::from_millis(1);
+
+    /// A policy that waits in each round, as one does whose core other runs use.
+    #[derive(Debug)]
+    struct Sleeping(Box<dyn Scheduler>);
+
+    impl Scheduler for Sleeping {
+        fn name(&self) -> &'static str {
+            "sleeping"
+        }
+
+        fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
+            sleep(SLEEP);
+            self.0.decide(round, plan);
+        }
+
+        fn outranks(&self, _: JobId, _: JobId, _: Phase, _: &Plan<'_>) -> bool {
+            false
+        }
+
+        fn explain(&self, _: &mrcore::job::Job, _: mrcore::Time, _: &mrcore::Cluster) -> Vec<mrcore::Why> {
+            Vec::new()
+        }
+    }
+
+    #[test]
+    fn time_that_a_decision_waits_for_a_core_does_not_count() {
+        const POLICIES: &[Policy] = &[Policy {
+            name: "sleeping",
+            section: "sleeping",
+            about: "",
+            rule_texts: &[],
+            build: |_| Box::new(Sleeping(schedulers::make("fifo", &Params::new()).expect("a policy"))),
+        }];
+        let setup =
+            Setup { own_policies: POLICIES, ..Setup::even(2, PerPhase { map: 4, reduce: 2 }, "sleeping") };
+        let mut workload = papers::chronos(&crate::profile::built_in(), "wordcount", 1);
+        workload.jobs.truncate(1);
+        let outcome = World::new(setup, workload).expect("a policy").run(None).expect("no rule broken");
+        let waited = SLEEP * outcome.deciding.rounds as u32;
+        assert!(outcome.deciding.rounds > 10, "{:?}", outcome.deciding);
+        assert!(outcome.deciding.total < waited / 2, "{:?}, waited {waited:?}", outcome.deciding);
     }
 }

@@ -70,6 +70,38 @@ pub fn p_value(values: &[f64]) -> Option<f64> {
     Some(incomplete_beta(freedom / 2.0, 0.5, freedom / (freedom + t * t)))
 }
 
+/// Returns the exact two-sided p-value of the hypothesis that the values are symmetric around 0, by
+/// Wilcoxon's signed-rank test, and whether most ranks are of positive values. A single value that is
+/// far from the others has no more weight than one that is next to them. Zeros are left out, and equal
+/// values share their ranks; `None` without values.
+pub fn signed_rank(values: &[f64]) -> Option<(f64, bool)> {
+    if values.is_empty() {
+        return None;
+    }
+    let mut sorted: Vec<f64> = values.iter().copied().filter(|value| *value != 0.0).collect();
+    sorted.sort_by(|one, other| one.abs().total_cmp(&other.abs()));
+    // Twice the ranks, which are integers also if values share them.
+    let mut ranks = Vec::with_capacity(sorted.len());
+    for same in sorted.chunk_by(|one, other| one.abs().total_cmp(&other.abs()).is_eq()) {
+        let twice_mean = 2 * ranks.len() + same.len() + 1;
+        ranks.extend(same.iter().map(|_| twice_mean));
+    }
+    let positive: usize =
+        sorted.iter().zip(&ranks).filter(|(value, _)| **value > 0.0).map(|(_, rank)| rank).sum();
+    let all: usize = ranks.iter().sum();
+    let smaller = positive.min(all - positive);
+    // The probability of each sum of ranks up to the smaller one, if each sign is as likely.
+    let mut chances = vec![0.0; smaller + 1];
+    chances[0] = 1.0;
+    for rank in ranks {
+        for sum in (0..=smaller).rev() {
+            let with = if sum >= rank { chances[sum - rank] } else { 0.0 };
+            chances[sum] = f64::midpoint(chances[sum], with);
+        }
+    }
+    Some(((2.0 * chances.iter().sum::<f64>()).min(1.0), positive > all - positive))
+}
+
 /// Returns the regularised incomplete beta function of `x`: the continued fraction, evaluated from its
 /// start by the method of Lentz.
 fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
@@ -173,6 +205,26 @@ mod tests {
             (p_value(&[1.0]), p_value(&[2.0, 2.0]), p_value(&[0.0, 0.0])),
             (None, Some(0.0), Some(1.0))
         );
+    }
+
+    #[test]
+    fn signed_ranks_match_values_computed_by_hand() {
+        let p = |values: &[f64]| signed_rank(values).map(|(p, _)| p);
+        // All of n signs are equal with a probability of 2 / 2^n, however far a value is.
+        assert_eq!(signed_rank(&[1.0, 2.0, 3.0, 4.0, 5.0, 600.0]), Some((2.0 / 64.0, true)));
+        assert_eq!(signed_rank(&[-0.1; 5]), Some((2.0 / 32.0, false)));
+        // Of the sums of the ranks 1 to 4, those up to 1 are 0 and 1.
+        assert_eq!(p(&[-1.0, 2.0, 3.0, 4.0]), Some(4.0 / 16.0));
+        assert_eq!((p(&[1.0, -1.0]), p(&[0.0, 0.0]), p(&[])), (Some(1.0), Some(1.0), None));
+        // Two values share the ranks 1 and 2: of the sums, those up to 1.5 are 0, 1.5 and 1.5.
+        assert_eq!(p(&[-1.0, 1.0, 2.0, 3.0]), Some(6.0 / 16.0));
+        // Tables have 137 as the largest sum of 30 ranks at 5%: 30 + 29 + 28 + 27 + 23 = 137.
+        let thirty = |negative: &[u32]| -> Vec<f64> {
+            let of = |rank| if negative.contains(&rank) { -f64::from(rank) } else { f64::from(rank) };
+            (1..=30).map(of).collect()
+        };
+        assert!(p(&thirty(&[30, 29, 28, 27, 23])) < Some(0.05), "{:?}", p(&thirty(&[30, 29, 28, 27, 23])));
+        assert!(p(&thirty(&[30, 29, 28, 27, 24])) > Some(0.05), "{:?}", p(&thirty(&[30, 29, 28, 27, 24])));
     }
 
     #[test]

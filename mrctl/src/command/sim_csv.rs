@@ -9,9 +9,8 @@ use std::fmt::Write as _;
 const LABELS: [&str; 2] = ["workload", "policy"];
 
 /// The scores of `mrctl lab compare` that are figures over seeds, with an interval.
-const FIGURES: [&str; 9] = [
+const FIGURES: [&str; 8] = [
     "completion_s",
-    "against_reference",
     "makespan_s",
     "locality",
     "map_slots_used",
@@ -20,6 +19,10 @@ const FIGURES: [&str; 9] = [
     "overhead_slot_s",
     "preemptions",
 ];
+
+/// The score that is a difference, and the columns after its mean.
+const CHANGE: &str = "against_reference";
+const CHANGE_COLUMNS: [&str; 4] = ["low", "high", "seeds", "slower_seeds"];
 
 /// Returns all jobs of all policies and seeds. The first line is a comment that says how they were
 /// made, the second has the names of the columns: `policy`, the keys of a job in JSON, and the
@@ -39,7 +42,8 @@ pub(crate) fn jobs(details: &Details, comparison: &Comparison) -> String {
 }
 
 /// Returns objects with the same keys as CSV. The first line is a comment that says how they were
-/// made. A figure over seeds becomes its mean, followed by half the width of its interval.
+/// made. A figure over seeds becomes its mean, followed by half the width of its interval; a difference
+/// its mean, followed by both ends of its interval and the numbers of seeds.
 pub(crate) fn table(made_by: &str, rows: &[Value]) -> String {
     let mut text = format!("# {made_by}\n");
     for (at, row) in rows.iter().filter_map(Value::as_object).enumerate() {
@@ -48,12 +52,14 @@ pub(crate) fn table(made_by: &str, rows: &[Value]) -> String {
         let labels = LABELS.iter().filter_map(|label| row.get_key_value(*label));
         for (name, value) in labels.chain(row.iter().filter(|(name, _)| !is_label(name))) {
             names.push(name.clone());
-            names.extend(FIGURES.contains(&name.as_str()).then(|| format!("{name}_half_width")));
-            match value.as_object() {
-                Some(figure) => values.extend(["mean", "half_width"].map(|part| field(&figure[part]))),
-                None if FIGURES.contains(&name.as_str()) => values.extend([field(value), String::new()]),
-                None => values.push(field(value)),
-            }
+            let parts: &[&str] = match name.as_str() {
+                CHANGE => &CHANGE_COLUMNS,
+                name if FIGURES.contains(&name) => &["half_width"],
+                _ => &[],
+            };
+            names.extend(parts.iter().map(|part| format!("{name}_{part}")));
+            values.push(field(value.get("mean").unwrap_or(value)));
+            values.extend(parts.iter().map(|part| field(value.get(part).unwrap_or(&Value::Null))));
         }
         if at == 0 {
             let _ = writeln!(text, "{}", names.join(","));
@@ -84,6 +90,18 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn differences_have_both_ends_of_their_interval() {
+        let change =
+            serde_json::json!({ "mean": 0.1, "low": -0.1, "high": 0.3, "seeds": 3, "slower_seeds": 2 });
+        let row =
+            |change: Value| serde_json::json!({ "policy": "a", "against_reference": change, "jain": 0.5 });
+        let text = table("a test", &[row(Value::Null), row(change)]);
+        let head = "policy,against_reference,against_reference_low,against_reference_high,\
+                    against_reference_seeds,against_reference_slower_seeds,jain";
+        assert_eq!(text, format!("# a test\n{head}\na,,,,,,0.5\na,0.1,-0.1,0.3,3,2,0.5\n"));
+    }
 
     #[test]
     fn fields_are_quoted_only_if_necessary() {

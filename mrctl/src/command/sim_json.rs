@@ -103,7 +103,7 @@ pub(crate) fn policies(comparison: &Comparison) -> Value {
     (0..comparison.variants.len()).map(one).collect()
 }
 
-/// Returns the columns of the main table. Seconds are simulated time, except `deciding_real_s`.
+/// Returns the columns of the main table. Seconds are simulated time, except `deciding_s`.
 pub(crate) fn figures(comparison: &Comparison, at: usize) -> Value {
     let figure = |figure: Figure| json!(figure.known());
     let over = |of: fn(&JobFigures) -> Option<f64>| figure(comparison.mean_over(at, None, of));
@@ -127,7 +127,7 @@ pub(crate) fn figures(comparison: &Comparison, at: usize) -> Value {
     all.insert("lost_slot_s".into(), total(|job| job.lost.as_secs_f64()));
     all.insert("overhead_slot_s".into(), total(|job| job.overhead().as_secs_f64()));
     all.insert("makespan_s".into(), figure(report::makespan(comparison, at)));
-    all.insert("deciding_real_s".into(), figure(comparison.figure(at, report::deciding_s)));
+    all.insert("deciding_s".into(), figure(comparison.figure(at, report::deciding_s)));
     let stopped = comparison.runs[at].iter().filter(|outcome| outcome.stopped).count();
     all.insert("stopped_runs".into(), stopped.into());
     all.insert("failed".into(), failed.into());

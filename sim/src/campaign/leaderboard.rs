@@ -1,17 +1,30 @@
 //! Scores of the policies of a campaign, with statistics over seeds.
 //!
-//! Differences are paired by seed: for each seed the relative difference of the mean completion of
-//! the jobs that succeeded under both policies. Their mean has a 95% interval by Student's
-//! t-distribution. Whether a difference is more than chance is decided for all differences of the
-//! campaign together: p-values are corrected after Holm, so that the chance of one false verdict in
-//! the whole campaign is at most 5%.
+//! Differences are paired by seed: for each seed the logarithm of the ratio of the mean completions of
+//! the jobs that succeeded under both policies. A policy that is twice as slow in one seed and twice as
+//! fast in another does not differ, and a seed with a tenfold ratio does not hide the others. The mean
+//! of the logarithms has a 95% interval by Student's t-distribution; both are shown as ratios.
+//!
+//! Whether a difference is more than chance is decided for all differences of the campaign together:
+//! p-values are corrected after Holm, so that the chance of one false verdict in the whole campaign is
+//! at most 5%. They are of Wilcoxon's signed-rank test of the logarithms: in some workloads a few seeds
+//! have ratios of five and more, and the t-test then shows no difference where all seeds have the same
+//! sign. With too few seeds for the smallest p-value of that test to survive the correction, they are
+//! of the t-test.
+//!
+//! Quantiles and ratios that are pooled over the jobs of all seeds have intervals by the bootstrap over
+//! seeds: the jobs of a seed are not independent.
 
 use super::{ALONE, FAIR, JobRecord, RunRecord};
 use crate::{
     experiment::Figure,
-    report::{Cell, Table, change_cell, svg},
+    report::{
+        Cell, Table,
+        svg::{self, Bar},
+    },
+    rng::Rng,
 };
-use mrcore::metrics::stats::{holm, jain, mean, p_value, quantile};
+use mrcore::metrics::stats::{confidence, holm, jain, mean, p_value, quantile, signed_rank};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::{
@@ -25,8 +38,52 @@ const SIGNIFICANCE: f64 = 0.05;
 /// The fraction of the jobs that counts as the largest jobs, by their time alone.
 const LARGEST: f64 = 0.1;
 
+/// Number of samples of the bootstrap, and the seed of their random numbers.
+const SAMPLES: usize = 1000;
+const SAMPLES_SEED: u64 = 1;
+
 /// Number of stopped runs that a note names.
 const STOPPED_SHOWN_MAX: usize = 3;
+
+/// A relative difference over seeds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Change {
+    /// Geometric mean of the ratios of the seeds, minus 1.
+    pub mean: f64,
+    /// The 95% interval; null for one seed.
+    pub low: Option<f64>,
+    pub high: Option<f64>,
+    pub seeds: usize,
+    /// Number of seeds in which the policy is slower than the reference.
+    pub slower_seeds: usize,
+}
+
+impl Change {
+    /// Computes the difference from the logarithm of the ratio in each seed; `None` without seeds.
+    fn of(logarithms: &[f64]) -> Option<Self> {
+        let (center, half_width, seeds) = (mean(logarithms), confidence(logarithms), logarithms.len());
+        let end = |logarithm: f64| (seeds > 1).then(|| logarithm.exp_m1());
+        let slower_seeds = logarithms.iter().filter(|logarithm| **logarithm > 0.0).count();
+        let (low, high) = (end(center - half_width), end(center + half_width));
+        (seeds > 0).then(|| Self { mean: center.exp_m1(), low, high, seeds, slower_seeds })
+    }
+
+    fn interval(&self) -> Option<[f64; 2]> {
+        self.low.zip(self.high).map(|(low, high)| [low, high])
+    }
+}
+
+/// Tests whether the logarithms of ratios differ from 0. Returns the p-value and whether the policy is
+/// slower; `None` for fewer than two seeds.
+fn test(logarithms: &[f64], comparisons: usize) -> Option<(f64, bool)> {
+    let seeds = logarithms.len();
+    let smallest = 2.0 * 0.5_f64.powf(seeds as f64) * comparisons as f64;
+    if smallest < SIGNIFICANCE {
+        signed_rank(logarithms)
+    } else {
+        p_value(logarithms).map(|p| (p, mean(logarithms) > 0.0))
+    }
+}
 
 /// Scores of one policy on one workload. Quantiles are over all jobs of all seeds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -38,9 +95,12 @@ pub struct Score {
     pub completion_s: Figure,
     /// Relative difference of the mean completion to the reference, over seeds; null for the
     /// reference itself.
-    pub against_reference: Option<Figure>,
+    pub against_reference: Option<Change>,
     /// p-value of that difference, corrected for all comparisons of the campaign.
     pub p_corrected: Option<f64>,
+    /// Whether the policy is slower than the reference according to the test.
+    #[serde(skip)]
+    is_slower: bool,
     /// Completion divided by the time alone on the cluster: median, 95th and 99th percentile. Null, as
     /// is every other figure that compares two runs, if one of them was stopped in any seed.
     pub slowdown_p50: Option<f64>,
@@ -48,10 +108,16 @@ pub struct Score {
     pub slowdown_p99: Option<f64>,
     /// Jain's index of the slowdowns, mean over seeds: 1 if all jobs are slowed down equally.
     pub jain: Option<f64>,
-    /// Finish-time fairness: completion divided by the completion under `fair`, 99th percentile.
+    /// Finish-time fairness: completion divided by the completion under `fair`, 99th percentile over
+    /// the jobs of all seeds, and its 95% interval; null for one seed.
     pub rho_p99: Option<f64>,
-    /// Mean completion of the largest tenth of the jobs, divided by that under `fair`.
+    pub rho_p99_low: Option<f64>,
+    pub rho_p99_high: Option<f64>,
+    /// Mean completion of the largest tenth of the jobs of all seeds, divided by that under `fair`, and
+    /// its 95% interval; null for one seed.
     pub largest_against_fair: Option<f64>,
+    pub largest_against_fair_low: Option<f64>,
+    pub largest_against_fair_high: Option<f64>,
     pub makespan_s: Figure,
     pub locality: Option<Figure>,
     /// Fraction of the slots of each phase that were in use.
@@ -122,7 +188,7 @@ impl Leaderboard {
         let stopped_runs = records.iter().filter(|record| record.stopped).map(RunRecord::describe).collect();
         let none = BySeed::new();
         let of = |workload, policy| runs.get(&(workload, policy)).unwrap_or(&none);
-        let (mut scores, mut p_values, mut missing_runs) = (Vec::new(), Vec::new(), 0);
+        let (mut scores, mut changes, mut missing_runs) = (Vec::new(), Vec::new(), 0);
         let (mut slowdowns, mut means) = (Vec::new(), Vec::new());
         for workload in workloads {
             let expected: BTreeSet<&str> = policies.iter().copied().chain([ALONE, FAIR]).collect();
@@ -131,17 +197,20 @@ impl Leaderboard {
             for policy in policies {
                 let ours = of(workload, policy);
                 let others = [of(workload, reference), of(workload, ALONE), of(workload, FAIR)];
-                let (score, p_value, slowed) = score(workload, policy, ours, others, *policy == reference);
+                let (score, logarithms, slowed) = score(workload, policy, ours, others, *policy == reference);
                 scores.push(score);
-                p_values.push(p_value);
+                changes.push(logarithms);
                 slowdowns.push(slowed);
                 means.push(ours.values().map(|run| mean_completion(run)).collect());
             }
         }
-        let known: Vec<f64> = p_values.iter().flatten().copied().collect();
-        let mut corrected = holm(&known).into_iter();
-        for (score, p_value) in scores.iter_mut().zip(p_values) {
-            score.p_corrected = p_value.and_then(|_| corrected.next());
+        let comparisons = changes.iter().filter(|logarithms| logarithms.len() > 1).count();
+        let tests: Vec<_> = changes.iter().map(|logarithms| test(logarithms, comparisons)).collect();
+        let p_values: Vec<f64> = tests.iter().flatten().map(|(p, _)| *p).collect();
+        let mut corrected = holm(&p_values).into_iter();
+        for (score, test) in scores.iter_mut().zip(tests) {
+            score.p_corrected = test.and_then(|_| corrected.next());
+            score.is_slower = test.is_some_and(|(_, is_slower)| is_slower);
         }
         Self { reference: reference.to_owned(), scores, missing_runs, stopped_runs, slowdowns, means }
     }
@@ -190,6 +259,7 @@ impl Leaderboard {
     /// Returns a table for each workload, the policy with the lowest mean completion first.
     pub fn tables(&self) -> Vec<(String, Table)> {
         let fraction = |figure: Option<Figure>| figure.map_or_else(|| "-".into(), Cell::fraction);
+        let both = |low: Option<f64>, high: Option<f64>| low.zip(high).map(|(low, high)| [low, high]);
         let one = |workload: &str| {
             let against = format!("against {}", self.reference);
             let mut table = Table::new(&[
@@ -219,14 +289,19 @@ impl Leaderboard {
                 table.row(vec![
                     score.policy.as_str().into(),
                     score.completion_s.into(),
-                    change_cell(score.against_reference),
+                    score
+                        .against_reference
+                        .map_or_else(|| "-".into(), |change| Cell::change(change.mean, change.interval())),
                     self.verdict(score).into(),
                     Cell::number(score.slowdown_p50),
                     Cell::number(score.slowdown_p95),
                     Cell::number(score.slowdown_p99),
                     Cell::number(score.jain),
-                    Cell::number(score.rho_p99),
-                    Cell::number(score.largest_against_fair),
+                    Cell::interval(score.rho_p99, both(score.rho_p99_low, score.rho_p99_high)),
+                    Cell::interval(
+                        score.largest_against_fair,
+                        both(score.largest_against_fair_low, score.largest_against_fair_high),
+                    ),
                     score.makespan_s.into(),
                     fraction(score.locality),
                     fraction(score.map_slots_used),
@@ -242,15 +317,15 @@ impl Leaderboard {
         self.workloads().into_iter().map(one).collect()
     }
 
-    fn verdict(&self, score: &Score) -> String {
+    pub(super) fn verdict(&self, score: &Score) -> String {
         let mut verdict = match (score.against_reference, score.p_corrected) {
             (None, _) if score.policy == self.reference => "reference".to_owned(),
             (None, _) if score.stopped => "a run was stopped".to_owned(),
             (None, _) if score.left_out == 0 => "runs are missing".to_owned(),
             (None, _) => "no job succeeded under both".to_owned(),
             (Some(_), None) => "one seed: may be chance".to_owned(),
-            (Some(change), Some(p)) if p < SIGNIFICANCE => {
-                if change.mean < 0.0 { "faster" } else { "slower" }.to_owned()
+            (Some(_), Some(p)) if p < SIGNIFICANCE => {
+                if score.is_slower { "slower" } else { "faster" }.to_owned()
             }
             (Some(_), Some(_)) => "no difference shown".to_owned(),
         };
@@ -317,17 +392,20 @@ impl Leaderboard {
     /// the reference. The intervals are those of the paired differences.
     pub fn completion_chart(&self, layout: &'static svg::Layout) -> String {
         let workloads = self.workloads();
-        let mut series: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
+        let mut series: Vec<(&str, Vec<Bar>)> = Vec::new();
         for workload in &workloads {
             for (at, (score, _)) in self.of_workload(workload).enumerate() {
                 if series.len() <= at {
                     series.push((&score.policy, Vec::new()));
                 }
                 let ratio = match score.against_reference {
-                    Some(change) => (1.0 + change.mean, change.half_width),
-                    None if score.policy == self.reference => (1.0, 0.0),
+                    Some(change) => {
+                        let [low, high] = change.interval().unwrap_or([change.mean; 2]);
+                        Bar { value: 1.0 + change.mean, low: 1.0 + low, high: 1.0 + high }
+                    }
+                    None if score.policy == self.reference => (1.0, 0.0).into(),
                     // No job succeeded under both policies.
-                    None => (0.0, 0.0),
+                    None => (0.0, 0.0).into(),
                 };
                 series[at].1.push(ratio);
             }
@@ -337,20 +415,71 @@ impl Leaderboard {
     }
 }
 
-/// Returns the score of a policy, the p-value of its difference to the reference, and the slowdowns
-/// of all jobs.
+/// Draws as many seeds as there are, with replacement, and returns how often each was drawn.
+fn resample(seeds: usize, rng: &mut Rng) -> Vec<usize> {
+    let mut counts = vec![0; seeds];
+    (0..seeds).for_each(|_| counts[rng.index(seeds)] += 1);
+    counts
+}
+
+/// Returns the 95% interval of what `of` computes from how often each seed counts, by the bootstrap
+/// over seeds; `None` for fewer than two seeds.
+fn bootstrap(seeds: usize, of: impl Fn(&[usize]) -> Option<f64>) -> Option<[f64; 2]> {
+    let mut rng = Rng::of(SAMPLES_SEED, "bootstrap");
+    let values: Vec<f64> =
+        (0..SAMPLES).filter(|_| seeds > 1).filter_map(|_| of(&resample(seeds, &mut rng))).collect();
+    (!values.is_empty()).then(|| [0.025, 0.975].map(|part| quantile(&values, part)))
+}
+
+/// Returns the interval of a quantile over the values of all seeds.
+fn quantile_interval(by_seed: &[Vec<f64>], part: f64) -> Option<[f64; 2]> {
+    let values = by_seed.iter().enumerate();
+    let mut sorted: Vec<(f64, usize)> =
+        values.flat_map(|(seed, values)| values.iter().map(move |value| (*value, seed))).collect();
+    sorted.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+    bootstrap(by_seed.len(), |counts| {
+        let total: usize = by_seed.iter().zip(counts).map(|(values, count)| values.len() * count).sum();
+        let at = part * total.checked_sub(1)? as f64;
+        // From the largest value on, because high quantiles are asked for.
+        let value_at = |place: usize| {
+            let mut above = total - 1 - place;
+            let found = sorted.iter().find(|(_, seed)| {
+                let is_found = above < counts[*seed];
+                above = above.saturating_sub(counts[*seed]);
+                is_found
+            });
+            found.map(|(value, _)| *value)
+        };
+        let (below, above) = (value_at(at.floor() as usize)?, value_at(at.ceil() as usize)?);
+        Some(below + (above - below) * at.fract())
+    })
+}
+
+/// Returns the interval of the ratio of two sums over the seeds.
+fn ratio_interval(by_seed: &[[f64; 2]]) -> Option<[f64; 2]> {
+    bootstrap(by_seed.len(), |counts| {
+        let sum = |at: usize| -> f64 {
+            by_seed.iter().zip(counts).map(|(sums, count)| sums[at] * *count as f64).sum()
+        };
+        Some(sum(0) / sum(1)).filter(|ratio| ratio.is_finite())
+    })
+}
+
+/// Returns the score of a policy, the logarithm of the ratio to the reference in each seed, and the
+/// slowdowns of all jobs.
 fn score(
     workload: &str,
     policy: &str,
     ours: &BySeed<'_>,
     [reference, alone, fair]: [&BySeed<'_>; 3],
     is_reference: bool,
-) -> (Score, Option<f64>, Vec<f64>) {
+) -> (Score, Vec<f64>, Vec<f64>) {
     let over_seeds =
         |of: &dyn Fn(&RunRecord) -> f64| Figure::of(&ours.values().map(|run| of(run)).collect::<Vec<_>>());
     let (mut changes, mut left_out) = (Vec::new(), 0);
-    let (mut slowdowns, mut rhos, mut jains) = (Vec::new(), Vec::new(), Vec::new());
-    let mut largest: [Vec<f64>; 2] = Default::default();
+    let (mut slowdowns, mut jains) = (Vec::new(), Vec::new());
+    // For each seed: all values, and the sums under this policy and under `fair`.
+    let (mut rhos, mut largest): (Vec<Vec<f64>>, Vec<[f64; 2]>) = (Vec::new(), Vec::new());
     // In a run that was stopped, the jobs that ended do not represent the others.
     let are_complete = |runs: &BySeed<'_>| runs.values().chain(ours.values()).all(|run| !run.stopped);
     let stopped = !are_complete(reference);
@@ -364,7 +493,7 @@ fn score(
                 both += 1;
             });
             left_out += run.jobs.len().max(other.jobs.len()) - both;
-            changes.extend((sums[1] > 0.0).then(|| sums[0] / sums[1] - 1.0));
+            changes.extend((sums[0] > 0.0 && sums[1] > 0.0).then(|| (sums[0] / sums[1]).ln()));
         }
         let fair = fair.and_then(|runs| runs.get(seed));
         if let Some(alone) = alone.and_then(|runs| runs.get(seed)) {
@@ -373,19 +502,22 @@ fn score(
             jains.extend(jain(&slowed));
             slowdowns.append(&mut slowed);
             if let Some(fair) = fair {
-                let large = largest_jobs(alone);
+                let (large, mut sums) = (largest_jobs(alone), [0.0, 0.0]);
                 paired(run, fair, |job, our_s, fair_s| {
                     if large.contains(&job) {
-                        largest[0].push(our_s);
-                        largest[1].push(fair_s);
+                        sums = [sums[0] + our_s, sums[1] + fair_s];
                     }
                 });
+                largest.extend((sums[1] > 0.0).then_some(sums));
             }
         }
         if let Some(fair) = fair {
-            paired(run, fair, |_, our_s, fair_s| rhos.push(our_s / fair_s.max(1e-6)));
+            let mut of_seed = Vec::new();
+            paired(run, fair, |_, our_s, fair_s| of_seed.push(our_s / fair_s.max(1e-6)));
+            rhos.extend((!of_seed.is_empty()).then_some(of_seed));
         }
     }
+    let ends = |interval: Option<[f64; 2]>| [0, 1].map(|at| interval.map(|ends| ends[at]));
     let known = |values: &[f64], part: f64| (!values.is_empty()).then(|| quantile(values, part));
     let unfinished =
         |run: &&RunRecord| run.unsubmitted + run.jobs.iter().filter(|job| job.completion_s.is_none()).count();
@@ -393,19 +525,26 @@ fn score(
     let over_known = |of: fn(&RunRecord) -> Option<f64>| {
         Figure::of(&ours.values().filter_map(|run| of(run)).collect::<Vec<_>>()).known()
     };
+    let [rho_p99_low, rho_p99_high] = ends(quantile_interval(&rhos, 0.99));
+    let [largest_against_fair_low, largest_against_fair_high] = ends(ratio_interval(&largest));
+    let largest = largest.into_iter().reduce(|one, other| [one[0] + other[0], one[1] + other[1]]);
     let score = Score {
         workload: workload.to_owned(),
         policy: policy.to_owned(),
         completion_s: Figure { is_lower_bound: unfinished > 0, ..over_seeds(&mean_completion) },
-        against_reference: (!changes.is_empty()).then(|| Figure::of(&changes)),
+        against_reference: Change::of(&changes),
         p_corrected: None,
+        is_slower: false,
         slowdown_p50: known(&slowdowns, 0.5),
         slowdown_p95: known(&slowdowns, 0.95),
         slowdown_p99: known(&slowdowns, 0.99),
         jain: (!jains.is_empty()).then(|| mean(&jains)),
-        rho_p99: known(&rhos, 0.99),
-        largest_against_fair: (!largest[0].is_empty())
-            .then(|| mean(&largest[0]) / mean(&largest[1]).max(1e-6)),
+        rho_p99: known(&rhos.concat(), 0.99),
+        rho_p99_low,
+        rho_p99_high,
+        largest_against_fair: largest.map(|[ours, fair]| ours / fair),
+        largest_against_fair_low,
+        largest_against_fair_high,
         makespan_s: over_seeds(&|run| run.makespan_s),
         locality: over_known(|run| run.locality),
         map_slots_used: over_known(|run| run.map_slots_used),
@@ -417,7 +556,7 @@ fn score(
         left_out,
         stopped,
     };
-    (score, p_value(&changes), slowdowns)
+    (score, changes, slowdowns)
 }
 
 /// Returns the mean completion of the jobs of a run. A job that did not succeed counts until the end

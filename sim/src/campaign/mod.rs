@@ -321,6 +321,7 @@ impl Campaign<'_> {
         let case = &run.workload.case;
         let mut setup = case.setup.clone();
         setup.seed = run.seed;
+        setup.measures_decisions = false;
         let slots = setup.slots();
         let mut record = RunRecord {
             made_by: self.made_by.to_owned(),
@@ -705,6 +706,56 @@ mod tests {
         assert!(note.contains("what is compared with a run that was stopped is left out"), "{note}");
     }
 
+    /// A policy that is slower in every seed, in a few of them ten times, is slower.
+    #[test]
+    fn differences_with_heavy_tails_are_shown() {
+        let mut records = Vec::new();
+        for seed in 1..=30 {
+            let ratio = if seed % 10 == 0 { 40.0 } else { 1.02 + seed as f64 * 0.01 };
+            records.push(record("a", seed, &[Some(10.0)]));
+            records.push(record("b", seed, &[Some(10.0 * ratio)]));
+            // Slower and faster by the same factor.
+            let factor = if seed % 2 == 0 { 8.0 } else { 1.0 / 8.0 };
+            records.push(record("c", seed, &[Some(10.0 * factor)]));
+        }
+        let board = Leaderboard::of(&records, &["w"], &["a", "b", "c"], 30, "a");
+        let (b, c) = (&board.scores[1], &board.scores[2]);
+        let changes = [b, c].map(|score| score.against_reference.expect("thirty seeds"));
+        let raw: Vec<f64> = (1..=30_u32)
+            .map(|seed| if seed % 10 == 0 { 39.0 } else { 0.02 + f64::from(seed) * 0.01 })
+            .collect();
+        assert!(mrcore::metrics::stats::p_value(&raw) > Some(0.05), "the t-test of ratios shows nothing");
+        assert_eq!((board.verdict(b).as_str(), changes[0].slower_seeds), ("slower", 30));
+        assert!(b.p_corrected < Some(1e-6) && changes[0].mean < 1.0, "{b:?}");
+        assert_eq!(board.verdict(c), "no difference shown");
+        assert!(changes[1].mean.abs() < 1e-9, "{:?}", changes[1]);
+    }
+
+    /// Jobs of a seed are alike: its interval is wider than that of independent jobs.
+    #[test]
+    fn intervals_of_pooled_figures_are_over_seeds() {
+        let mut records = Vec::new();
+        for seed in 1..=10 {
+            let rho = 1.0 + seed as f64 * 0.1;
+            records.push(record(ALONE, seed, &[Some(1.0); 100]));
+            records.push(record(FAIR, seed, &[Some(2.0); 100]));
+            records.push(record("a", seed, &[Some(2.0 * rho); 100]));
+        }
+        let board = |records: &[RunRecord]| Leaderboard::of(records, &["w"], &["a"], 10, "a");
+        let score = &board(&records).scores[0];
+        let close = |one: Option<f64>, other: f64| one.is_some_and(|one| (one - other).abs() < 1e-9);
+        // The tenth of the seeds with 2.0 is missing in (9/10)^10 of the samples, two in (8/10)^10.
+        assert!(close(score.rho_p99, 2.0) && close(score.rho_p99_high, 2.0), "{score:?}");
+        assert!(close(score.rho_p99_low, 1.7) || close(score.rho_p99_low, 1.8), "{score:?}");
+        assert!(close(score.largest_against_fair, 1.55), "{score:?}");
+        let (low, high) = (score.largest_against_fair_low.unwrap(), score.largest_against_fair_high.unwrap());
+        // Mean 1.55 with a standard error of 0.287 / sqrt(10).
+        assert!((low - 1.37).abs() < 0.03 && (high - 1.73).abs() < 0.03, "{low} to {high}");
+        assert_eq!(board(&records).scores, board(&records).scores, "the samples are the same in each run");
+        let one = board(&records[..3]);
+        assert_eq!((one.scores[0].rho_p99_low, one.scores[0].rho_p99.is_some()), (None, true), "one seed");
+    }
+
     #[test]
     fn scores_match_values_computed_by_hand() {
         let mut records = Vec::new();
@@ -723,7 +774,11 @@ mod tests {
         assert_eq!((a.slowdown_p50, a.jain, a.rho_p99.map(f64::round)), (Some(2.0), Some(1.0), Some(1.0)));
         assert_eq!(a.largest_against_fair, Some(1.0), "of two jobs the second is the largest tenth");
         let change = b.against_reference.expect("four seeds");
-        assert!((change.mean - 1.0125).abs() < 1e-9, "only of the job that succeeded under both");
+        // Ratios of 2.005, 2.01, 2.015 and 2.02: only of the job that succeeded under both.
+        assert!((change.mean - 1.012_492).abs() < 1e-6, "{change:?}");
+        let (low, high) = (change.low.expect("four seeds"), change.high.expect("four seeds"));
+        assert!(low < change.mean && change.mean < high && (change.seeds, change.slower_seeds) == (4, 4));
+        assert_eq!((a.rho_p99_low, a.rho_p99_high), (a.rho_p99, a.rho_p99), "all seeds are the same");
         assert_eq!((b.left_out, b.unfinished), (4, 4));
         assert!(b.p_corrected.expect("four seeds") < 1e-3);
         let tables = board.tables();
@@ -731,8 +786,8 @@ mod tests {
         assert_eq!(verdicts, ["reference", "slower; without 4 jobs"], "unfinished jobs come last");
         // The second job of b counts until the end of the run, after 10 s.
         assert!(b.completion_s.is_lower_bound && (b.completion_s.mean - 7.0125).abs() < 1e-9);
-        let one = |mean: f64, half_width: f64| vec![(mean, half_width)];
-        let drawn = [("a", one(1.0, 0.0)), ("b", one(1.0 + change.mean, change.half_width))];
+        let bar = crate::report::svg::Bar { value: 1.0 + change.mean, low: 1.0 + low, high: 1.0 + high };
+        let drawn = [("a", vec![(1.0, 0.0).into()]), ("b", vec![bar])];
         let layout = &crate::report::svg::SCREEN;
         let chart = crate::report::svg::bars(layout, "completion / a", &["w".to_owned()], &drawn);
         assert_eq!(board.completion_chart(layout), chart, "the intervals are of paired differences");

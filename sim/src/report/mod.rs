@@ -63,7 +63,7 @@ pub fn summary(comparison: &Comparison) -> Table {
         "preempted",
         "lost slot-seconds",
         "overhead slot-seconds",
-        "deciding, real s",
+        "deciding s",
         "makespan s",
         "failed",
         "unfinished",
@@ -135,8 +135,8 @@ fn has_unfinished_jobs(comparison: &Comparison, at: usize) -> bool {
     comparison.runs[at].iter().any(|outcome| outcome.unfinished > 0)
 }
 
-/// Returns the real seconds that the policy took for its decisions, with its classifications and linear
-/// programs.
+/// Returns the CPU seconds that the policy took for its decisions, with its classifications and linear
+/// programs; for an external policy the real seconds until its answers.
 pub fn deciding_s(outcome: &Outcome) -> f64 {
     outcome.deciding.total.as_secs_f64()
 }

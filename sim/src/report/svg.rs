@@ -324,18 +324,33 @@ pub fn stacked(
     chart.finish()
 }
 
-/// Returns a chart with one bar per group and series. Each value is a mean and half the width of
-/// its confidence interval; there is no bar for one that is not a number.
-pub fn bars(
+/// The value of a bar, and its interval.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Bar {
+    pub value: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+/// A mean and half the width of its interval.
+impl From<(f64, f64)> for Bar {
+    fn from((mean, half_width): (f64, f64)) -> Self {
+        Self { value: mean, low: mean - half_width, high: mean + half_width }
+    }
+}
+
+/// Returns a chart with one bar per group and series. There is no bar for a value that is not a
+/// number.
+pub fn bars<B: Into<Bar> + Copy>(
     layout: &'static Layout,
     y_label: &str,
     groups: &[String],
-    series: &[(&str, Vec<(f64, f64)>)],
+    series: &[(&str, Vec<B>)],
 ) -> String {
     let y_max = series
         .iter()
         .flat_map(|(_, values)| values)
-        .map(|(mean, half_width)| mean + half_width)
+        .map(|bar| Into::<Bar>::into(*bar).high)
         .fold(0.0, f64::max);
     // The axis of a fraction ends at 1, even if a confidence interval exceeds it.
     let y_max = if y_label.ends_with(" fraction") { y_max.min(1.0) } else { y_max };
@@ -343,11 +358,11 @@ pub fn bars(
     let mut chart = Chart::new(layout, &axes, &labels(series));
     let width = 0.8 / series.len().max(1) as f64;
     for (at, (_, values)) in series.iter().enumerate() {
-        let known =
-            values.iter().enumerate().filter(|(_, (mean, half))| mean.is_finite() && half.is_finite());
-        for (group, (mean, half_width)) in known {
+        let is_known = |bar: &Bar| [bar.value, bar.low, bar.high].into_iter().all(f64::is_finite);
+        let values = values.iter().map(|bar| Into::<Bar>::into(*bar)).enumerate();
+        for (group, bar) in values.filter(|(_, bar)| is_known(bar)) {
             let from = group as f64 + 0.1 + width * at as f64;
-            let (x, right, y) = (chart.x(from), chart.x(from + width), chart.y(*mean));
+            let (x, right, y) = (chart.x(from), chart.x(from + width), chart.y(bar.value));
             let middle = f64::midpoint(x, right);
             let _ = write!(
                 chart.body,
@@ -356,9 +371,8 @@ pub fn bars(
                 (chart.y(0.0) - y).max(0.0),
                 colour(at)
             );
-            if *half_width > 0.0 {
-                let (low, high) =
-                    (chart.y((mean - half_width).max(0.0)), chart.y((mean + half_width).min(chart.y_max)));
+            if bar.high > bar.low {
+                let (low, high) = (chart.y(bar.low.max(0.0)), chart.y(bar.high.min(chart.y_max)));
                 let _ = write!(
                     chart.body,
                     "<line x1='{middle:.1}' y1='{low:.1}' x2='{middle:.1}' y2='{high:.1}' stroke='#000'/>"
@@ -536,7 +550,7 @@ mod tests {
                 cdf(layout, "s", &[("a<b", vec![3.0, 1.0, 2.0]), ("empty", vec![])]),
                 stacked(layout, "slots", (2.0, &[("a", vec![1.0, 2.0]), ("b", vec![0.5])]), 4.0, &[3.0, 9.0]),
                 bars(layout, "s", &["x".to_owned(), "y".to_owned()], &[("a", vec![(1.0, 0.1), (0.0, 0.0)])]),
-                bars(layout, "s", &[], &[]),
+                bars::<Bar>(layout, "s", &[], &[]),
                 points(
                     "s",
                     &[("a<b", Some((-0.45, -0.45)), Some((-0.2, 0.1))), ("x", None, Some((f64::NAN, 0.0)))],

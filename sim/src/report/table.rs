@@ -14,6 +14,8 @@ pub enum Cell {
     Figure(Figure, String),
     /// One number; `None` if there is no value.
     Number(Option<f64>, String),
+    /// A number and an interval around it that need not be symmetric.
+    Interval { value: f64, low: f64, high: f64, text: String },
 }
 
 impl Cell {
@@ -32,6 +34,26 @@ impl Cell {
         Self::Number(value, value.map_or_else(no_value, short))
     }
 
+    /// Creates a cell with a number and its interval, if there is one.
+    pub fn interval(value: Option<f64>, interval: Option<[f64; 2]>) -> Self {
+        let (Some(value), Some([low, high])) = (value, interval) else { return Self::number(value) };
+        Self::Interval {
+            value,
+            low,
+            high,
+            text: format!("{} ({} to {})", short(value), short(low), short(high)),
+        }
+    }
+
+    /// Creates a cell with a relative change and its interval, if there is one: +19.2% (+11.0 to
+    /// +28.1).
+    pub fn change(mean: f64, interval: Option<[f64; 2]>) -> Self {
+        let text = format!("{:+.1}%", percent_of(mean));
+        let Some([low, high]) = interval else { return Self::Number(Some(mean), text) };
+        let text = format!("{text} ({:+.1} to {:+.1})", percent_of(low), percent_of(high));
+        Self::Interval { value: mean, low, high, text }
+    }
+
     /// Creates a cell with a number of items.
     pub fn count(count: usize) -> Self {
         Self::Number(Some(count as f64), count.to_string())
@@ -40,7 +62,10 @@ impl Cell {
     /// Returns the text of the cell.
     pub fn text(&self) -> &str {
         match self {
-            Self::Text(text) | Self::Figure(_, text) | Self::Number(_, text) => text,
+            Self::Text(text)
+            | Self::Figure(_, text)
+            | Self::Number(_, text)
+            | Self::Interval { text, .. } => text,
         }
     }
 
@@ -55,6 +80,9 @@ impl Cell {
             Self::Figure(Figure { mean, seeds: 1, .. }, text) | Self::Number(Some(mean), text) => {
                 json!({ "text": text, "mean": rounded(*mean) })
             }
+            Self::Interval { value, low, high, text } => json!({
+                "text": text, "mean": rounded(*value), "low": rounded(*low), "high": rounded(*high),
+            }),
             _ => json!(self.text()),
         }
     }
@@ -64,6 +92,7 @@ impl Cell {
         match self {
             Self::Text(text) => json!(text),
             Self::Figure(figure, _) => json!(figure.known()),
+            Self::Interval { value, low, high, .. } => json!({ "mean": value, "low": low, "high": high }),
             Self::Number(value, _) => match value {
                 Some(value) if value.fract() == 0.0 && value.abs() < 9e15 => json!(*value as i64),
                 value => json!(value),
@@ -253,6 +282,23 @@ mod tests {
             table
                 .markdown()
                 .starts_with("| policy | s | s | jobs | local |\n|---|---|---|---|---|\n| fair |")
+        );
+    }
+
+    #[test]
+    fn intervals_that_are_not_symmetric_have_both_ends() {
+        let change = Cell::change(0.192, Some([0.11, 0.2814]));
+        assert_eq!(change.text(), "+19.2% (+11.0 to +28.1)");
+        assert_eq!(
+            change.archived(),
+            json!({ "text": change.text(), "mean": 0.192, "low": 0.11, "high": 0.2814 })
+        );
+        assert_eq!(change.json(), json!({ "mean": 0.192, "low": 0.11, "high": 0.2814 }));
+        assert_eq!(Cell::change(-0.05, None).text(), "-5.0%");
+        assert_eq!(Cell::interval(Some(1.53), Some([1.4, 1.71])).text(), "1.53 (1.40 to 1.71)");
+        assert_eq!(
+            (Cell::interval(Some(1.5), None).text(), Cell::interval(None, None).text()),
+            ("1.50", "-")
         );
     }
 

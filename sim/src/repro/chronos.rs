@@ -80,18 +80,22 @@ impl Assumptions {
     }
 
     /// Returns the time of the failure in seconds for each of the first `seeds` seeds, computed from
-    /// runs without a failure. It is 0 if such a run is stopped.
+    /// runs of the inner policy without a failure. `None` if such a run is stopped.
     fn failure_times_s(
         &self,
         lab: &Lab<'_>,
         case: &Case,
         seeds: u64,
-    ) -> Result<BTreeMap<u64, f64>, ExperimentError> {
-        let Some(at) = case.at else { return Ok(BTreeMap::new()) };
+    ) -> Result<Option<BTreeMap<u64, f64>>, ExperimentError> {
+        let Some(at) = case.at else { return Ok(Some(BTreeMap::new())) };
         let workload = |seed| self.workload(case.program, seed);
-        let variants = vec![Variant::plain(case.inner)];
+        let [inner, _] = case.policies();
+        let variants = vec![inner];
         let undisturbed = self.experiment(&workload, None, variants, lab.seed_range(seeds));
         let comparison = lab.run_unarchived(&format!("{}: without a failure", case.title), undisturbed)?;
+        if comparison.runs[0].iter().any(|outcome| outcome.stopped) {
+            return Ok(None);
+        }
         let since_start =
             |time: Option<Time>| time.map_or(0.0, |time| time.since(crate::BEGINNING).as_secs_f64());
         let of_run = |outcome: &Outcome| {
@@ -99,14 +103,13 @@ impl Assumptions {
             let maps_done = since_start(first.and_then(|job| job.maps_done));
             let ended = since_start(first.and_then(|job| job.ended));
             match at {
-                _ if outcome.stopped => 0.0,
                 FailureTime::InMaps(part) => self.failure.unwrap_or(part) * maps_done,
                 FailureTime::InReduces(part) => {
                     maps_done + self.failure.unwrap_or(part) * (ended - maps_done)
                 }
             }
         };
-        Ok(comparison.seeds.iter().copied().zip(comparison.runs[0].iter().map(of_run)).collect())
+        Ok(Some(comparison.seeds.iter().copied().zip(comparison.runs[0].iter().map(of_run)).collect()))
     }
 
     fn experiment<'a>(
@@ -129,19 +132,20 @@ impl Assumptions {
         }
     }
 
-    /// Runs the two jobs of a case under these policies.
+    /// Runs the two jobs of a case under these policies. `None` if a run that gives the time of the
+    /// failure is stopped.
     fn run(
         &self,
         lab: &Lab<'_>,
         title: &str,
         case: &Case,
         variants: Vec<Variant>,
-    ) -> Result<Comparison, ExperimentError> {
-        let times_s = self.failure_times_s(lab, case, lab.seeds)?;
+    ) -> Result<Option<Comparison>, ExperimentError> {
+        let Some(times_s) = self.failure_times_s(lab, case, lab.seeds)? else { return Ok(None) };
         let faults = |seed| times_s.get(&seed).map(|at_s| death(*at_s, FAILING_NODE)).into_iter().collect();
         let workload = |seed| self.workload(case.program, seed);
         let seeds = lab.seed_range(lab.seeds);
-        lab.run(title, self.experiment(&workload, Some(&faults), variants, seeds))
+        Ok(Some(lab.run(title, self.experiment(&workload, Some(&faults), variants, seeds))?))
     }
 }
 
@@ -182,7 +186,13 @@ const SORT: Case = Case {
 };
 const CALM: Case = Case { title: "No failure", program: "wordcount", inner: "fifo", at: None };
 
-fn compare(out: &mut Reproduction, lab: &Lab<'_>, case: &Case) -> Result<Comparison, ExperimentError> {
+/// Runs a case under all policies, and compares them with the numbers of the paper.
+fn compare(
+    out: &mut Reproduction,
+    lab: &Lab<'_>,
+    case: &Case,
+    numbers: &[PaperNumber],
+) -> Result<Option<Comparison>, ExperimentError> {
     let Case { title, inner, .. } = *case;
     let wrapped = format!("chronos({inner})");
     let mut variants = case.policies().to_vec();
@@ -192,12 +202,18 @@ fn compare(out: &mut Reproduction, lab: &Lab<'_>, case: &Case) -> Result<Compari
         &[("early", "lost"), NEVER[0], NEVER[1], ("preempt", "kill")],
     ));
     variants.push(Variant::tuned("chronos, literal", &wrapped, &[("literal", "true"), NEVER[0], NEVER[1]]));
-    let comparison = Assumptions::of(lab).run(lab, title, case, variants)?;
+    let Some(comparison) = Assumptions::of(lab).run(lab, title, case, variants)? else {
+        for number in numbers {
+            out.claim(number.what.as_str(), number.paper, None).of(&number.source);
+        }
+        return Ok(None);
+    };
+    out.claim_all(numbers, &comparison);
     out.part(title, recovery(&comparison), charts(&comparison));
     out.part(format!("{title}: completion, s"), by_policy(&comparison, makespan_s), String::new());
     let locality = by_policy(&comparison, JobFigures::locality);
     out.part(format!("{title}: locality of all maps"), locality, String::new());
-    Ok(comparison)
+    Ok(Some(comparison))
 }
 
 /// Runs an experiment that is not in the paper: jobs allow speculative attempts, and Chronos
@@ -212,6 +228,7 @@ fn on_suspicion(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentE
         let suspect = Variant::tuned(&format!("{wrapped}, when suspect"), &wrapped, &NEVER);
         let title = format!("on suspicion, {}", case.inner);
         let comparison = Assumptions::of(lab).run(lab, &title, &case, vec![plain, chronos, suspect])?;
+        let Some(comparison) = comparison else { continue };
         let sum = |at: usize, of: fn(&JobFigures) -> f64| -> Cell {
             comparison.figure(at, |outcome| outcome.metrics.jobs().map(|(_, job)| of(job)).sum()).into()
         };
@@ -246,7 +263,7 @@ fn lose_each_node(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experimen
     ];
     let mut table = Table::new(&head);
     let assumed = Assumptions::of(lab);
-    let times_s = assumed.failure_times_s(lab, &FAIR, 1)?;
+    let Some(times_s) = assumed.failure_times_s(lab, &FAIR, 1)? else { return Ok(()) };
     let workload = |seed| assumed.workload(FAIR.program, seed);
     for node in 0..8 {
         let faults = |seed| vec![death(times_s[&seed], node)];
@@ -365,6 +382,22 @@ fn second_job(comparison: &Comparison, inner: &str) -> Option<Ours> {
     change(comparison, Some("large"), "chronos", inner)
 }
 
+/// Returns a change over the seeds in which the first job lost tasks. In the others there is nothing
+/// to recover.
+fn after_a_loss(ours: Option<Ours>, comparison: &Comparison, inner: &str) -> Option<Ours> {
+    let lost = per_run(comparison, inner, first_job_wait)?.by_seed;
+    let by_seed = ours?.by_seed.into_iter().zip(lost);
+    Some(Ours::of(by_seed.map(|(ours, lost)| ours.filter(|_| lost.is_some())).collect()))
+}
+
+fn first_job_after_a_loss(comparison: &Comparison, inner: &str) -> Option<Ours> {
+    Some(after_a_loss(first_job(comparison, inner), comparison, inner)?.mixed())
+}
+
+fn second_job_after_a_loss(comparison: &Comparison, inner: &str) -> Option<Ours> {
+    after_a_loss(second_job(comparison, inner), comparison, inner)
+}
+
 /// Returns the relative change of the locality of all maps of a job with Chronos.
 fn locality_change(comparison: &Comparison, inner: &str, group: &str) -> Option<Ours> {
     let of =
@@ -385,6 +418,10 @@ fn second_job_locality(comparison: &Comparison, inner: &str) -> Option<Ours> {
 
 fn wait_without(comparison: &Comparison, inner: &str) -> Option<Ours> {
     per_run(comparison, inner, first_job_wait)
+}
+
+fn mixed_wait_without(comparison: &Comparison, inner: &str) -> Option<Ours> {
+    Some(wait_without(comparison, inner)?.mixed())
 }
 
 fn wait_with(comparison: &Comparison, _: &str) -> Option<Ours> {
@@ -496,16 +533,34 @@ const FAIR_NUMBERS: [NumberRow; 7] = [
     ),
 ];
 
+/// In some seeds the lost tasks of the first job find a free slot, in others they wait for the end of
+/// a reduce of the second job. The mean over both describes neither, so quartiles are compared. All
+/// numbers are of the seeds in which the first job lost tasks.
 const SORT_NUMBERS: [NumberRow; 4] = [
-    ("figure 3", ("Fifo, sort: completion of the first job", "first job"), Number::Change(-0.55), first_job),
     (
         "figure 3",
-        ("Fifo, sort: completion of the second job", "second job"),
-        Number::Change(-0.11),
-        second_job,
+        ("Fifo, sort: completion of the first job, median (quartiles; seeds with a loss)", "first job"),
+        Number::Change(-0.55),
+        first_job_after_a_loss,
     ),
-    ("figure 3", ("recovery wait under Fifo, sort", "wait, Fifo"), Number::Seconds(325.0), wait_without),
-    ("figure 3", ("recovery wait with Chronos, sort", "wait, Chronos"), Number::Seconds(2.0), wait_with),
+    (
+        "figure 3",
+        ("Fifo, sort: completion of the second job, mean of the seeds with a loss", "second job"),
+        Number::Change(-0.11),
+        second_job_after_a_loss,
+    ),
+    (
+        "figure 3",
+        ("recovery wait under Fifo, sort, median (quartiles; seeds with a loss)", "wait, Fifo"),
+        Number::Seconds(325.0),
+        mixed_wait_without,
+    ),
+    (
+        "figure 3",
+        ("recovery wait with Chronos, sort, mean of the seeds with a loss", "wait, Chronos"),
+        Number::Seconds(2.0),
+        wait_with,
+    ),
 ];
 
 /// Shows how the numbers of a case depend on what the paper does not print, and on its settings.
@@ -527,7 +582,7 @@ fn vary_assumptions(
         }
         let title = format!("{}: {label}", case.title);
         let comparison = all.run(lab, &title, case, case.policies().to_vec())?;
-        rows.push((label.to_owned(), ours_of(numbers, &comparison)));
+        rows.extend(comparison.map(|comparison| (label.to_owned(), ours_of(numbers, &comparison))));
     }
     out.sensitivity(&format!("Sensitivity: {}", case.title), &columns(numbers), &rows);
     Ok(())
@@ -678,18 +733,19 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
     let of_fifo = numbers(&FIFO_NUMBERS, &FIFO);
     let of_fair = numbers(&FAIR_NUMBERS, &FAIR);
     let of_sort = numbers(&SORT_NUMBERS, &SORT);
-    let wordcount = compare(&mut out, lab, &FIFO)?;
-    out.claim_all(&of_fifo, &wordcount);
-    let fair = compare(&mut out, lab, &FAIR)?;
-    out.claim_all(&of_fair, &fair);
-    vary_definition(&mut out, &fair);
+    let wordcount = compare(&mut out, lab, &FIFO, &of_fifo)?;
+    let fair = compare(&mut out, lab, &FAIR, &of_fair)?;
+    if let Some(fair) = &fair {
+        vary_definition(&mut out, fair);
+    }
     lose_each_node(&mut out, lab)?;
     on_suspicion(&mut out, lab)?;
-    let sort = compare(&mut out, lab, &SORT)?;
-    out.claim_all(&of_sort, &sort);
-    task_times(&mut out, &wordcount);
-    let calm = compare(&mut out, lab, &CALM)?;
-    let overhead = change(&calm, None, "chronos", "fifo");
+    compare(&mut out, lab, &SORT, &of_sort)?;
+    if let Some(wordcount) = &wordcount {
+        task_times(&mut out, wordcount);
+    }
+    let calm = compare(&mut out, lab, &CALM, &[])?;
+    let overhead = calm.as_ref().and_then(|calm| change(calm, None, "chronos", "fifo"));
     out.claim("no failure: completion of all jobs", Number::Change(0.0), overhead).of("figure 4b");
     take_inventory(&mut out);
     if lab.is_complete {
@@ -718,18 +774,68 @@ mod tests {
             let mut all = Assumptions::of(lab);
             all.setup.heartbeat = heartbeat;
             let times_s = all.failure_times_s(lab, &FIFO, 2).expect("it runs");
-            times_s.into_iter().collect::<Vec<_>>()
+            times_s.map(|times_s| times_s.into_iter().collect::<Vec<_>>())
         };
         let lab = Lab::new(&profiles, 2, false, &watch);
-        let [(1, first), (2, second)] = times_s(&lab, Span::secs(3))[..] else { panic!("two seeds") };
+        let times = times_s(&lab, Span::secs(3)).expect("no run is stopped");
+        let [(1, first), (2, second)] = times[..] else { panic!("two seeds") };
         assert!(first > 0.0 && second > 0.0 && first.to_bits() != second.to_bits(), "{first} s, {second} s");
         let title = "Fifo, wordcount, before the reduces: without a failure";
         assert_eq!(*titles.lock().expect("no panic"), [title; 2]);
         assert!(lab.runs.lock().expect("no panic").is_empty(), "they are not in the archive");
         let lab = Lab::new(&profiles, 2, false, &|_, _| {}).with_time_limit(Duration::ZERO);
         // With more events, because the limit is checked only once in thousands of them.
-        assert_eq!(times_s(&lab, Span::millis(5)), [(1, 0.0), (2, 0.0)]);
+        assert_eq!(times_s(&lab, Span::millis(5)), None, "the node would die at another time");
         assert_eq!(lab.stopped.load(Ordering::Relaxed), 2);
+    }
+
+    /// The run without a failure is of the policy that is compared: Fair that preempts nothing.
+    #[test]
+    fn time_of_the_failure_is_that_of_the_compared_policy() {
+        let profiles = profile::built_in();
+        let lab = Lab::new(&profiles, 2, false, &|_, _| {});
+        let all = Assumptions::of(&lab);
+        let workload = |seed| all.workload(FAIR.program, seed);
+        let maps_done_s = |variant: Variant| {
+            let experiment = all.experiment(&workload, None, vec![variant], lab.seed_range(2));
+            let comparison = lab.run("", experiment).expect("it runs");
+            let of = |outcome: &Outcome| {
+                let done = outcome.metrics.job(JobId(1)).and_then(|job| job.maps_done);
+                done.expect("the maps end").since(crate::BEGINNING).as_secs_f64()
+            };
+            comparison.runs[0].iter().map(of).collect::<Vec<f64>>()
+        };
+        let [compared, _] = FAIR.policies();
+        // Both jobs are in one pool, so the timeouts make no difference here.
+        assert!(compared.params.values().all(|value| value == "never"), "{compared:?}");
+        let compared = maps_done_s(compared);
+        let times_s = all.failure_times_s(&lab, &FAIR, 2).expect("it runs").expect("no run is stopped");
+        let expected: Vec<f64> = compared.into_iter().map(|done_s| 0.45 * done_s).collect();
+        assert_eq!(times_s.into_values().collect::<Vec<_>>(), expected);
+    }
+
+    /// A node dies in only one of two seeds. In the other there is nothing to recover, and so no change.
+    #[test]
+    fn changes_of_sort_are_of_the_seeds_in_which_tasks_were_lost() {
+        let profiles = profile::built_in();
+        let lab = Lab::new(&profiles, 2, false, &|_, _| {});
+        let all = Assumptions::of(&lab);
+        let died = |seed| (seed == 1).then(|| death(60.0, FAILING_NODE)).into_iter().collect();
+        let workload = |seed| all.workload("wordcount", seed);
+        let policies = SORT.policies().to_vec();
+        let experiment = all.experiment(&workload, Some(&died), policies, lab.seed_range(2));
+        let comparison = lab.run("", experiment).expect("it runs");
+        let seeds = |ours: &Ours| ours.by_seed.iter().map(Option::is_some).collect::<Vec<_>>();
+        let of = |number: &NumberRow| number.3(&comparison, "fifo").expect("a value");
+        assert_eq!(seeds(&first_job(&comparison, "fifo").expect("a value")), [true, true]);
+        for (number, is_mixed) in SORT_NUMBERS.iter().zip([true, false, true, false]) {
+            let ours = of(number);
+            assert_eq!((seeds(&ours), ours.is_mixed), (vec![true, false], is_mixed), "{:?}", number.1);
+        }
+        let mut out = Reproduction::new("", "");
+        out.claim_all(&numbers(&SORT_NUMBERS, &SORT), &comparison);
+        let wait = &out.claims().rows[2];
+        assert!(wait[3].text().ends_with("; 1 seed)") && wait[5].text().contains("of 1 seed"), "{wait:?}");
     }
 
     /// A node dies in only one of two seeds. The other seed has no wait, which must not count as a

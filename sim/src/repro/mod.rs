@@ -242,9 +242,7 @@ impl Reproduction {
 
     /// Adds a number of the paper and ours. [`Claim::of`] names the figure that has it.
     fn claim(&mut self, what: impl Into<String>, paper: Number, ours: Option<Ours>) -> &mut Claim {
-        let (figure, by_seed) = ours.map_or_else(Default::default, |ours| (Some(ours.figure), ours.by_seed));
-        let (source, what) = (String::new(), what.into());
-        self.claims.push(Claim { source, what, paper, ours: figure, by_seed });
+        self.claims.push(Claim::new(what.into(), paper, ours));
         self.claims.last_mut().expect("a claim was added")
     }
 
@@ -285,9 +283,7 @@ impl Reproduction {
             let mut row = vec![Cell::from(assumption.as_str())];
             let mut agreeing = Vec::new();
             for ((name, number), ours) in numbers.iter().zip(figures) {
-                let ours = ours.as_ref().map(|ours| ours.figure);
-                let (source, what, by_seed) = (String::new(), String::new(), Vec::new());
-                let claim = Claim { source, what, paper: *number, ours, by_seed };
+                let claim = Claim::new(String::new(), *number, ours.clone());
                 row.push(claim.cell());
                 if claim.agrees() {
                     agreeing.push(*name);
@@ -302,9 +298,8 @@ impl Reproduction {
             let points: Vec<svg::PointRow<'_>> = rows
                 .iter()
                 .map(|(assumption, figures)| {
-                    let ours = figures[at].as_ref().and_then(|ours| ours.figure.known());
-                    let ours = ours.map(|ours| (ours.mean, ours.half_width));
-                    (assumption.as_str(), Some(number.range()), ours)
+                    let claim = Claim::new(String::new(), *number, figures[at].clone());
+                    (assumption.as_str(), Some(number.range()), claim.point())
                 })
                 .collect();
             let _ = write!(
@@ -382,12 +377,8 @@ impl Reproduction {
             }
             drawn.push(key);
             let same = self.claims.iter().filter(|other| (other.source.as_str(), other.paper.unit()) == key);
-            let points: Vec<svg::PointRow<'_>> = same
-                .map(|claim| {
-                    let ours = claim.ours().map(|ours| (ours.mean, ours.half_width));
-                    (claim.what.as_str(), Some(claim.paper.range()), ours)
-                })
-                .collect();
+            let points: Vec<svg::PointRow<'_>> =
+                same.map(|claim| (claim.what.as_str(), Some(claim.paper.range()), claim.point())).collect();
             let _ = write!(out, "<h3>{}</h3>{}", report::html::escape(key.0), svg::points(key.1, &points));
         }
         out
@@ -521,7 +512,7 @@ fn mean_of(
 ) -> Option<Ours> {
     let at = comparison.index(label)?;
     let figure = comparison.mean_over(at, group, &of);
-    Some(Ours { figure, by_seed: comparison.means(at, group, of) })
+    Some(Ours { figure, ..Ours::of(comparison.means(at, group, of)) })
 }
 
 /// Returns a figure of the runs under a policy.
@@ -600,7 +591,7 @@ mod tests {
 
     fn figure(mean: f64) -> Ours {
         let figure = Figure { mean, half_width: 0.03, is_lower_bound: false, seeds: 5 };
-        Ours { figure, by_seed: vec![Some(mean)] }
+        Ours { figure, ..Ours::of(vec![Some(mean)]) }
     }
 
     /// The names of all figures and tables of each paper, in the order of their numbers.

@@ -5,11 +5,16 @@
 //! do not suffice to decide, and the verdict is undecided. A change agrees only if it has the sign of
 //! the paper's, or if its interval contains 0; for small changes the tolerance alone would not
 //! require that. With one seed there is no interval; the verdict then contains `one seed`.
+//!
+//! If the seeds are of several kinds, no verdict is about the mean, which describes none of them. The
+//! claim has the median, the quartiles and the number of seeds; it agrees if both quartiles are within
+//! the tolerance, and differs if no seed is.
 
 use crate::{
     experiment::Figure,
     report::{Cell, show, show_change},
 };
+use mrcore::metrics::stats::quantile;
 use serde_json::{Value, json};
 
 /// A number in a paper, and our result.
@@ -23,6 +28,8 @@ pub(super) struct Claim {
     pub(super) ours: Option<Figure>,
     /// Our value in each seed; `None` for a seed without one.
     pub(super) by_seed: Vec<Option<f64>>,
+    /// Whether the seeds are of several kinds ([`Ours::mixed`]).
+    pub(super) is_mixed: bool,
 }
 
 /// Our result for a number of a paper: a figure, and its value in each seed.
@@ -31,13 +38,20 @@ pub(super) struct Ours {
     pub(super) figure: Figure,
     /// `None` for a seed without a value.
     pub(super) by_seed: Vec<Option<f64>>,
+    /// Whether the seeds are of several kinds.
+    pub(super) is_mixed: bool,
 }
 
 impl Ours {
     /// Computes the figure from the values of the seeds.
     pub(super) fn of(by_seed: Vec<Option<f64>>) -> Self {
         let known: Vec<f64> = by_seed.iter().flatten().copied().collect();
-        Self { figure: Figure::of(&known), by_seed }
+        Self { figure: Figure::of(&known), by_seed, is_mixed: false }
+    }
+
+    /// Declares that the seeds are of several kinds, so that their mean describes none of them.
+    pub(super) fn mixed(self) -> Self {
+        Self { is_mixed: true, ..self }
     }
 }
 
@@ -51,6 +65,10 @@ pub(super) enum Number {
     Seconds(f64),
     /// A number without unit.
     Plain(f64),
+    /// Seconds that are read from a chart, and how accurately they can be read.
+    SecondsRead(f64, f64),
+    /// A number without unit that is read from a chart, and how accurately it can be read.
+    PlainRead(f64, f64),
     /// The least and the largest relative change that the paper gives, or a minimum effect.
     ChangeRange(f64, f64),
     /// The least and the largest fraction.
@@ -97,9 +115,12 @@ impl Number {
     /// Returns the value; not a number for a statement or a range.
     pub(super) fn value(self) -> f64 {
         match self {
-            Number::Change(value) | Number::Part(value) | Number::Seconds(value) | Number::Plain(value) => {
-                value
-            }
+            Number::Change(value)
+            | Number::Part(value)
+            | Number::Seconds(value)
+            | Number::Plain(value)
+            | Number::SecondsRead(value, _)
+            | Number::PlainRead(value, _) => value,
             _ => f64::NAN,
         }
     }
@@ -126,12 +147,17 @@ impl Number {
 
     /// Returns the smallest and the largest value that agrees; `None` for a statement. The tolerance
     /// is a third of a change, but at least 3 percentage points; 15 points for a fraction; a quarter
-    /// for other numbers. A range has none.
+    /// for other numbers. A range has none. A quarter of 0 would be no tolerance: such a number needs
+    /// the accuracy with which it was read.
     fn limits(self) -> Option<(f64, f64)> {
         let tolerance = match self {
             Number::Change(value) => (value.abs() / 3.0).max(0.03),
             Number::Part(_) => 0.15,
-            Number::Seconds(value) | Number::Plain(value) => 0.25 * value.abs(),
+            Number::Seconds(value) | Number::Plain(value) => {
+                debug_assert!(value != 0.0, "0 has no tolerance");
+                0.25 * value.abs()
+            }
+            Number::SecondsRead(_, accuracy) | Number::PlainRead(_, accuracy) => accuracy,
             Number::ChangeRange(low, high) | Number::PartRange(low, high) => return Some((low, high)),
             Number::Statement(_) | Number::PartStatement(_) | Number::PlainStatement(_) => return None,
         };
@@ -153,6 +179,9 @@ impl Number {
                 } else {
                     format!("{} to {}", show(low), show(high))
                 }
+            }
+            Number::SecondsRead(value, accuracy) | Number::PlainRead(value, accuracy) => {
+                format!("{} (read within {})", show(value), show(accuracy))
             }
             number => show(number.value()),
         }
@@ -176,6 +205,8 @@ impl Number {
             Number::Part(_) => "part",
             Number::Seconds(_) => "seconds",
             Number::Plain(_) => "plain",
+            Number::SecondsRead(..) => "seconds-read",
+            Number::PlainRead(..) => "plain-read",
             Number::ChangeRange(..) => "change-range",
             Number::PartRange(..) => "part-range",
             Number::Statement(_) => "statement",
@@ -189,8 +220,8 @@ impl Number {
         match self {
             Number::Change(_) | Number::ChangeRange(..) => "relative change",
             Number::Part(_) | Number::PartRange(..) => "fraction",
-            Number::Seconds(_) => "seconds",
-            Number::Plain(_) => "value",
+            Number::Seconds(_) | Number::SecondsRead(..) => "seconds",
+            Number::Plain(_) | Number::PlainRead(..) => "value",
             Number::Statement(_) => "difference, seconds",
             Number::PartStatement(_) => "difference of fractions",
             Number::PlainStatement(_) => "difference",
@@ -201,8 +232,8 @@ impl Number {
         match self {
             Number::Change(_) | Number::ChangeRange(..) | Number::PartStatement(_) => show_change(ours),
             Number::Part(_) | Number::PartRange(..) => show_change(ours).trim_start_matches('+').to_owned(),
-            Number::Seconds(_) => format!("{} s", show(ours)),
-            Number::Plain(_) => show(ours),
+            Number::Seconds(_) | Number::SecondsRead(..) => format!("{} s", show(ours)),
+            Number::Plain(_) | Number::PlainRead(..) => show(ours),
             Number::Statement(_) => format!("{} s", Number::PlainStatement(Sign::More).show(ours)),
             Number::PlainStatement(_) => format!("{}{}", if ours.mean > 0.0 { "+" } else { "" }, show(ours)),
         }
@@ -210,6 +241,13 @@ impl Number {
 }
 
 impl Claim {
+    /// Creates a claim without a source.
+    pub(super) fn new(what: String, paper: Number, ours: Option<Ours>) -> Self {
+        let is_mixed = ours.as_ref().is_some_and(|ours| ours.is_mixed);
+        let (ours, by_seed) = ours.map_or_else(Default::default, |ours| (Some(ours.figure), ours.by_seed));
+        Self { source: String::new(), what, paper, ours, by_seed, is_mixed }
+    }
+
     /// Sets the figure, table or section of the paper that has the number.
     pub(super) fn of(&mut self, source: &str) {
         source.clone_into(&mut self.source);
@@ -217,6 +255,12 @@ impl Claim {
 
     /// Returns our figure as a cell.
     pub(super) fn cell(&self) -> Cell {
+        if let Some([low, median, high]) = self.quartiles() {
+            let show = |value: f64| self.paper.show(Figure::of(&[value]));
+            let seeds = crate::count(self.known().count(), "seed");
+            let text = format!("{} ({} to {}; {seeds})", show(median), show(low), show(high));
+            return Cell::Number(Some(median), text);
+        }
         self.ours().map_or_else(|| "-".into(), |ours| Cell::Figure(ours, self.paper.show(ours)))
     }
 
@@ -225,14 +269,36 @@ impl Claim {
         self.verdict().starts_with("agrees")
     }
 
+    /// Returns the values of the seeds that have one.
+    fn known(&self) -> impl Iterator<Item = f64> {
+        self.by_seed.iter().flatten().copied()
+    }
+
+    /// Returns the quartiles and the median over seeds if these are of several kinds.
+    fn quartiles(&self) -> Option<[f64; 3]> {
+        let known: Vec<f64> = self.known().collect();
+        let is_shown = self.is_mixed && !known.is_empty();
+        is_shown.then(|| [0.25, 0.5, 0.75].map(|part| quantile(&known, part)))
+    }
+
+    /// Returns our value for a chart, and half its interval. It is the median, without an interval, if
+    /// the seeds are of several kinds.
+    pub(super) fn point(&self) -> Option<(f64, f64)> {
+        let median = self.quartiles().map(|[_, median, _]| (median, 0.0));
+        median.or_else(|| self.ours().map(|ours| (ours.mean, ours.half_width)))
+    }
+
     /// Returns our figure if it has a value.
     pub(super) fn ours(&self) -> Option<Figure> {
         self.ours.and_then(Figure::known)
     }
 
-    /// Returns our value minus that of the paper, in its unit.
+    /// Returns our value minus that of the paper, in its unit; `None` if our seeds are of several kinds.
     fn difference(&self) -> Option<f64> {
-        self.ours().map(|ours| ours.mean - self.paper.value()).filter(|difference| difference.is_finite())
+        self.ours()
+            .filter(|_| !self.is_mixed)
+            .map(|ours| ours.mean - self.paper.value())
+            .filter(|difference| difference.is_finite())
     }
 
     /// Returns the difference relative to the number of the paper; `None` if that is 0.
@@ -249,6 +315,7 @@ impl Claim {
             "kind": self.paper.kind(),
             "paper": self.paper.json(),
             "ours": self.ours(),
+            "quartiles": self.quartiles(),
             "by_seed": self.by_seed.iter().map(|value| value.map(short_number)).collect::<Vec<_>>(),
             "difference": self.difference(),
             "relative": self.relative(),
@@ -260,6 +327,9 @@ impl Claim {
     pub(super) fn verdict(&self) -> String {
         let Some(ours) = self.ours else { return "not comparable: jobs failed or did not end".into() };
         let Some(ours) = ours.known() else { return "nothing to compare: no run has this value".into() };
+        if let (Some(quartiles), Some(limits)) = (self.quartiles(), self.paper.limits()) {
+            return self.verdict_of_seeds(quartiles, limits);
+        }
         let word = match (self.paper, self.paper.limits()) {
             (Number::Statement(sign) | Number::PartStatement(sign) | Number::PlainStatement(sign), _) => {
                 match sign.holds(ours) {
@@ -282,6 +352,20 @@ impl Claim {
             (_, None) => "nothing to compare",
         };
         if ours.seeds < 2 { format!("{word} (one seed)") } else { word.to_owned() }
+    }
+
+    /// Returns the verdict if the seeds are of several kinds.
+    fn verdict_of_seeds(&self, [low, _, high]: [f64; 3], (from, to): (f64, f64)) -> String {
+        let is_near = |value: f64| (from..=to).contains(&value);
+        let (near, all) = (self.known().filter(|value| is_near(*value)).count(), self.known().count());
+        let of = crate::count(all, "seed");
+        if is_near(low) && is_near(high) {
+            format!("agrees: {near} of {of} near")
+        } else if near == 0 {
+            format!("differs: none of {of} near")
+        } else {
+            format!("no verdict: {near} of {of} near")
+        }
     }
 
     /// Returns whether our change may have the sign of the paper's: it has it, or our interval
@@ -307,6 +391,10 @@ impl Claim {
     /// Returns the verdict if only a part of the interval is within the tolerance.
     fn undecided(&self, ours: Figure) -> &'static str {
         match self.paper {
+            Number::Change(0.0) if ours.is_insignificant() => {
+                "undecided: no change beyond the noise, but the noise is larger than the tolerance"
+            }
+            Number::Change(0.0) => "undecided: a change, but the interval includes negligible ones",
             Number::Change(_) | Number::ChangeRange(..) if ours.is_insignificant() => {
                 "undecided: consistent with the paper's change and with no change"
             }
@@ -324,7 +412,9 @@ impl Claim {
             }
             _ if ours.mean * paper > 0.0 && ours.mean.abs() > paper.abs() => "same direction, larger",
             _ if ours.mean * paper > 0.0 => "same direction, smaller",
-            Number::Seconds(_) | Number::Plain(_) => "differs in size",
+            Number::Seconds(_) | Number::Plain(_) | Number::SecondsRead(..) | Number::PlainRead(..) => {
+                "differs in size"
+            }
             _ => "differs",
         }
     }
@@ -341,7 +431,15 @@ mod tests {
 
     fn verdict(paper: Number, mean: f64, half_width: f64, seeds: usize) -> String {
         let ours = Some(Figure { mean, half_width, is_lower_bound: false, seeds });
-        Claim { source: String::new(), what: String::new(), paper, ours, by_seed: Vec::new() }.verdict()
+        Claim {
+            source: String::new(),
+            what: String::new(),
+            paper,
+            ours,
+            by_seed: Vec::new(),
+            is_mixed: false,
+        }
+        .verdict()
     }
 
     #[test]
@@ -391,6 +489,7 @@ mod tests {
             paper: Number::Statement(Sign::Less),
             ours,
             by_seed: Vec::new(),
+            is_mixed: false,
         };
         assert_eq!((claim.cell().text(), claim.paper.published()), ("+12.0 ±1.00 s", "less".into()));
         assert_eq!((claim.relative(), claim.json()["paper"].as_str()), (None, Some("less")));
@@ -440,6 +539,7 @@ mod tests {
             paper: Number::Change(-0.25),
             ours,
             by_seed: vec![Some(-0.333_333_3), None],
+            is_mixed: false,
         }
         .json();
         assert_eq!((&claim["kind"], &claim["paper"]), (&json!("change"), &json!(-0.25)));
@@ -456,6 +556,7 @@ mod tests {
             paper: Number::Seconds(0.0),
             ours: None,
             by_seed: Vec::new(),
+            is_mixed: false,
         }
         .json();
         assert_eq!(
@@ -472,6 +573,49 @@ mod tests {
         assert_eq!(Number::PartStatement(Sign::NotLess).range(), (0.0, f64::INFINITY));
         let lower = Number::PlainStatement(Sign::Less);
         assert_eq!((verdict(lower, -2.0, 1.0, 5), lower.unit()), ("agrees".into(), "difference"));
+    }
+
+    /// A bar that cannot be seen on an axis of thousands of seconds.
+    #[test]
+    fn zero_that_is_read_from_a_chart_has_the_accuracy_of_the_chart() {
+        let read = Number::SecondsRead(0.0, 50.0);
+        assert_eq!(verdict(read, 4.39, 2.95, 3), "agrees");
+        assert_eq!(verdict(read, 145.0, 485.0, 3), "undecided: within the noise");
+        assert_eq!(verdict(read, 145.0, 4.0, 3), "differs in size");
+        assert_eq!((read.published(), read.unit()), ("0 s (read within 50.0 s)".into(), "seconds"));
+        assert_eq!(verdict(Number::PlainRead(0.0, 0.1), 0.02, 0.01, 3), "agrees");
+    }
+
+    #[test]
+    fn no_change_in_the_paper_has_words_of_its_own() {
+        let of = |mean, half_width| verdict(Number::Change(0.0), mean, half_width, 3);
+        assert_eq!(of(0.01, 0.01), "agrees");
+        assert_eq!(
+            of(0.01, 0.05),
+            "undecided: no change beyond the noise, but the noise is larger than the tolerance"
+        );
+        assert_eq!(of(0.04, 0.02), "undecided: a change, but the interval includes negligible ones");
+        assert_eq!(of(0.08, 0.02), "differs");
+    }
+
+    /// In most seeds the lost tasks find a slot, in some they wait for minutes: the mean is neither.
+    #[test]
+    fn seeds_of_two_kinds_get_no_verdict_on_their_mean() {
+        let claim = |paper, values: &[f64]| {
+            let by_seed = values.iter().copied().map(Some).chain([None]).collect();
+            let Ours { figure, by_seed, is_mixed } = Ours::of(by_seed).mixed();
+            let (source, what) = (String::new(), String::new());
+            Claim { source, what, paper, ours: Some(figure), by_seed, is_mixed }
+        };
+        let wait = claim(Number::Seconds(325.0), &[2.0, 4.0, 5.0, 8.0, 300.0]);
+        assert_eq!(wait.verdict(), "no verdict: 1 of 5 seeds near");
+        assert_eq!(wait.cell().text(), "5.00 s (4.00 s to 8.00 s; 5 seeds)");
+        assert_eq!((wait.point(), wait.relative()), (Some((5.0, 0.0)), None));
+        assert_eq!(wait.json()["quartiles"], json!([4.0, 5.0, 8.0]));
+        let short = claim(Number::Seconds(325.0), &[2.0, 4.0]);
+        assert_eq!((short.verdict().as_str(), short.agrees()), ("differs: none of 2 seeds near", false));
+        let near = claim(Number::Change(-0.55), &[-0.5, -0.52, -0.49]);
+        assert_eq!((near.verdict().as_str(), near.agrees()), ("agrees: 3 of 3 seeds near", true));
     }
 
     #[test]
@@ -491,6 +635,7 @@ mod tests {
             paper: Number::Change(0.1),
             ours: None,
             by_seed: Vec::new(),
+            is_mixed: false,
         };
         assert!(none.verdict().starts_with("not comparable"));
         let empty = Claim { paper: Number::Seconds(1.5), ours: Some(Figure::of(&[])), ..none };

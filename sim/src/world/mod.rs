@@ -56,7 +56,7 @@ use crate::{
     histories::{Histories, Recording},
     outcome::{Outcome, RuleViolation, TIMED_TASKS_MAX},
     rng::Rng,
-    setup::{Setup, node_name},
+    setup::{Setup, node_name, thread_cpu_time},
     workload::Workload,
 };
 use agent::Action;
@@ -79,7 +79,7 @@ use schedulers::{PolicyError, timed::DecisionTimes};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 use trace::{TaskTimes, Trace};
 use tracker::{Agent, AgentEvent, Message, Model};
@@ -543,9 +543,9 @@ impl World {
                 self.queue.push(self.now + self.setup.costs.commit, SimEvent::Committed { job });
             }
             Effect::Compute { number, problem } => {
-                let began = Instant::now();
+                let began = thread_cpu_time();
                 self.solutions.insert(number, problem.solve());
-                self.computing += began.elapsed();
+                self.computing += thread_cpu_time().saturating_sub(began);
                 self.queue.push(self.now + self.setup.costs.solve, SimEvent::Solved { number });
             }
             Effect::DeleteLeftovers { .. } => {}
