@@ -20,6 +20,7 @@
 //!
 //! `FERMATA_BLESS=1 cargo test -p fermata-sim --test research_pages` rewrites the tables.
 
+use fermata_sim::experiment::Figure;
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -463,6 +464,27 @@ fn archived_accuracy_meets_its_goals() {
         let (name, error) = (text(&row[0]), row[column]["mean"].as_f64().unwrap());
         let goal = if name == "all" { 0.1 } else { 0.2 };
         assert!(error <= goal, "{name}: the mean error is {error:.3}, above the goal of {goal}");
+    }
+    // The errors of a repeat are not independent, so the interval is over the repeats.
+    let mut errors: BTreeMap<&str, Vec<Vec<f64>>> = BTreeMap::new();
+    for trial in verify["trials"].as_array().unwrap() {
+        let seconds = |job: &Value, key: &str| job[key].as_f64().unwrap();
+        let error = |job| (seconds(job, "simulated_s") / seconds(job, "real_s") - 1.0).abs();
+        let of_jobs: Vec<f64> = trial["jobs"].as_array().unwrap().iter().map(error).collect();
+        errors.entry(trial["trial"].as_str().unwrap()).or_default().push(of_jobs);
+    }
+    let repeats = errors.values().next().unwrap().len();
+    assert!(repeats >= 10 && errors.values().all(|of_repeats| of_repeats.len() == repeats), "{errors:?}");
+    let upper_end = |of_repeat: &dyn Fn(usize) -> Vec<f64>| {
+        let mean = |errors: Vec<f64>| errors.iter().sum::<f64>() / errors.len() as f64;
+        let figure = Figure::of(&(0..repeats).map(|at| mean(of_repeat(at))).collect::<Vec<_>>());
+        figure.mean + figure.half_width
+    };
+    let all = upper_end(&|at| errors.values().flat_map(|of_repeats| of_repeats[at].clone()).collect());
+    assert!(all <= 0.1, "all: the upper end of the interval is {all:.3}");
+    for (name, of_repeats) in &errors {
+        let one = upper_end(&|at| of_repeats[at].clone());
+        assert!(one <= 0.2, "{name}: the upper end of the interval is {one:.3}");
     }
 }
 
