@@ -59,13 +59,22 @@ pub enum Error {
     /// A call to the file system failed.
     #[error("{0}")]
     Files(#[source] ClientError),
-    /// A submission got no reply. The JobTracker may or may not have accepted the job.
-    #[error("no reply to the submission from the JobTracker at {addr}: {why}")]
+    /// A request got no reply although it was repeated. The JobTracker may have carried it out.
+    #[error(
+        "the JobTracker at {addr} has not answered {what} for {seconds} s ({why}){}; it may have been carried out",
+        advice_clause(advice)
+    )]
     NoReply {
         /// The address of the JobTracker.
         addr: String,
+        /// The request, such as `the request to kill job_1`.
+        what: String,
+        /// How long the client repeated the request.
+        seconds: u64,
         /// The error of the last retry.
         why: String,
+        /// What the user can do; empty without advice ([`crate::JobTracker::with_advice`]).
+        advice: String,
     },
     /// The JobTracker stayed unreachable while a job was followed. The job may still be running.
     #[error(

@@ -2,6 +2,8 @@
 
 mod drain;
 mod scheduling;
+#[cfg(test)]
+mod tests;
 
 use crate::rpc::{self, Rpc};
 use crate::{
@@ -33,8 +35,10 @@ const PING_INTERVAL: Duration = Duration::from_secs(2);
 const PONG_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long a call may take before the listener is notified.
 const NOTICE_AFTER: Duration = Duration::from_secs(2);
-/// How long a call is retried while the JobTracker does not reply.
+/// How long a request is repeated while the JobTracker does not reply.
 pub(crate) const RETRY_TIMEOUT: Duration = Duration::from_mins(1);
+/// The pause before a request is repeated.
+const RETRY_PAUSE: Duration = Duration::from_millis(300);
 /// Maximum size of a reply. A page of tasks has about 1 MiB, a job with all its inputs and counters
 /// about 2 MiB. The list of 11,000 jobs with the longest paths and errors, the most that the
 /// JobTracker has with its default limits, has about 150 MiB.
@@ -147,6 +151,54 @@ impl JobTracker {
 
     /// Awaits the reply to a call.
     async fn reply<T>(&self, call: Reply<T>) -> Result<T> {
+        let reply = self.notify_if_slow(call).await;
+        Ok(reply.map_err(|status| self.refusal(&status))?.into_inner())
+    }
+
+    /// Sends a request until it is answered. The JobTracker recognises a repeated request by its
+    /// ID and carries it out once, also across a restart. `what` names the request in errors.
+    async fn answer<M: Clone, T>(
+        &self,
+        what: impl Fn() -> String,
+        call: fn(&Rpc, Request<M>) -> Reply<T>,
+        message: M,
+    ) -> Result<T> {
+        let since = Instant::now();
+        let answer = async {
+            loop {
+                match call(&self.client, self.request(message.clone())).await {
+                    Ok(reply) => return Ok(reply.into_inner()),
+                    Err(status) => self.pause_before_retry(self.refusal(&status), since, &what).await?,
+                }
+            }
+        };
+        self.notify_if_slow(answer).await
+    }
+
+    /// Waits until a failed call may be repeated. Returns an error if a retry cannot succeed, or if
+    /// there was no reply since `since` for too long.
+    async fn pause_before_retry(
+        &self,
+        error: Error,
+        since: Instant,
+        what: impl Fn() -> String,
+    ) -> Result<()> {
+        if !error.is_transient() {
+            return Err(error);
+        }
+        if since.elapsed() > RETRY_TIMEOUT {
+            let why = match error {
+                Error::Unreachable { why, .. } => why,
+                other => other.to_string(),
+            };
+            let (addr, what, seconds) = (self.addr.clone(), what(), RETRY_TIMEOUT.as_secs());
+            return Err(Error::NoReply { addr, what, seconds, why, advice: self.advice() });
+        }
+        tokio::time::sleep(RETRY_PAUSE).await;
+        Ok(())
+    }
+
+    async fn notify_if_slow<T>(&self, work: impl Future<Output = T>) -> T {
         let notify = |line: &str| {
             if let Some(listener) = &self.listener
                 && !listener.is_notified.swap(true, Ordering::Relaxed)
@@ -154,8 +206,7 @@ impl JobTracker {
                 (listener.notify)(line);
             }
         };
-        let reply = notify_if_slow(Role::JobTracker, &self.addr, call, notify).await;
-        Ok(reply.map_err(|status| self.refusal(&status))?.into_inner())
+        notify_if_slow(Role::JobTracker, &self.addr, work, notify).await
     }
 
     fn request<T>(&self, message: T) -> Request<T> {
@@ -164,8 +215,7 @@ impl JobTracker {
         request
     }
 
-    /// Submits a job. If the reply is lost, the request is sent again with the same ID, which
-    /// creates no second job.
+    /// Submits a job. A submission that is repeated creates no second job.
     pub async fn submit(&self, submission: Submission) -> Result<String> {
         use pb::program::Kind as Program;
         let kind = match (submission.builtin, submission.executable) {
@@ -177,7 +227,7 @@ impl JobTracker {
             }
         };
         let message = pb::SubmitRequest {
-            request_id: uuid::Uuid::new_v4().as_bytes().to_vec(),
+            request_id: new_request_id(),
             name: submission.name,
             queue: submission.queue,
             priority: submission.priority,
@@ -193,52 +243,35 @@ impl JobTracker {
             staging: submission.staging,
             divisible: submission.divisible,
         };
-        let began = Instant::now();
-        loop {
-            match self.reply(rpc::submit(&self.client, self.request(message.clone()))).await {
-                Ok(reply) => return Ok(reply.job),
-                Err(refusal) => {
-                    if !refusal.is_transient() {
-                        return Err(refusal);
-                    }
-                    if began.elapsed() > RETRY_TIMEOUT {
-                        let (addr, why) = (self.addr.clone(), refusal.to_string());
-                        return Err(Error::NoReply { addr, why });
-                    }
-                    tokio::time::sleep(Duration::from_millis(300)).await;
-                }
-            }
-        }
+        Ok(self.answer(|| "the submission".into(), rpc::submit, message).await?.job)
     }
 
     /// Kills a job.
     pub async fn kill(&self, job: &str) -> Result<()> {
-        let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
-        let message = pb::KillRequest { request_id, job: job.into() };
-        self.reply(rpc::kill(&self.client, self.request(message))).await?;
+        let message = pb::KillRequest { request_id: new_request_id(), job: job.into() };
+        self.answer(|| format!("the request to kill {job}"), rpc::kill, message).await?;
         Ok(())
     }
 
     /// Requests the preemption of an attempt. [`JobTracker::resume`] resumes a paused task. The
     /// program may refuse the request; [`JobTracker::why`] shows the refusal.
     pub async fn preempt(&self, attempt: &str, kind: PreemptKind) -> Result<()> {
-        let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
+        let request_id = new_request_id();
         let kind = match kind {
             PreemptKind::Split => pb::PreemptKind::Split,
             PreemptKind::Pause => pb::PreemptKind::Pause,
             PreemptKind::Kill => pb::PreemptKind::Kill,
         };
         let message = pb::PreemptRequest { request_id, attempt: attempt.into(), kind: kind.into() };
-        self.reply(rpc::preempt(&self.client, self.request(message))).await?;
+        self.answer(|| format!("the request to preempt {attempt}"), rpc::preempt, message).await?;
         Ok(())
     }
 
     /// Resumes a paused task, on the tracker `on` if given.
     pub async fn resume(&self, task: &str, on: Option<&str>) -> Result<()> {
-        let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
         let on = on.unwrap_or_default().into();
-        let message = pb::ResumeRequest { request_id, task: task.into(), on };
-        self.reply(rpc::resume(&self.client, self.request(message))).await?;
+        let message = pb::ResumeRequest { request_id: new_request_id(), task: task.into(), on };
+        self.answer(|| format!("the request to resume {task}"), rpc::resume, message).await?;
         Ok(())
     }
 
@@ -306,24 +339,40 @@ impl JobTracker {
 
     /// Removes a lost tracker from the JobTracker's list of trackers.
     pub async fn forget_node(&self, name: &str) -> Result<()> {
-        let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
-        let message = self.request(pb::ForgetNodeRequest { request_id, node: name.into() });
-        self.reply(rpc::forget_node(&self.client, message)).await?;
+        let message = pb::ForgetNodeRequest { request_id: new_request_id(), node: name.into() };
+        self.answer(|| format!("the request to forget {name}"), rpc::forget_node, message).await?;
         Ok(())
     }
 
-    /// Passes each chunk of the history of a job to `sink`.
+    /// Passes each chunk of the history of a job to `sink`. Continues after the last chunk if the
+    /// connection breaks.
     pub async fn history<E: From<Error>>(
         &self,
         id: &str,
         mut sink: impl FnMut(&str) -> Result<(), E>,
     ) -> Result<(), E> {
-        let message = pb::JobRequest { job: id.into() };
-        let mut chunks = self.reply(rpc::history(&self.client, self.request(message))).await?;
-        while let Some(chunk) = chunks.message().await.map_err(|status| self.refusal(&status))? {
-            sink(&chunk.lines)?;
+        let mut message = pb::HistoryRequest { job: id.into(), offset: 0 };
+        let mut since = Instant::now();
+        loop {
+            let error = match self.reply(rpc::history(&self.client, self.request(message.clone()))).await {
+                Ok(mut chunks) => loop {
+                    match chunks.message().await {
+                        Ok(Some(chunk)) => {
+                            sink(&chunk.lines)?;
+                            (message.offset, since) = (chunk.next_offset, Instant::now());
+                        }
+                        Ok(None) => return Ok(()),
+                        Err(status) => break self.refusal(&status),
+                    }
+                },
+                Err(error) => error,
+            };
+            if message.offset == 0 {
+                return Err(error.into());
+            }
+            let what = || format!("the request for the rest of the history of {id}");
+            self.pause_before_retry(error, since, what).await?;
         }
-        Ok(())
     }
 
     /// Passes each chunk of the log of an attempt to `sink`.
@@ -351,6 +400,10 @@ impl JobTracker {
         }
         Ok(())
     }
+}
+
+fn new_request_id() -> Vec<u8> {
+    uuid::Uuid::new_v4().as_bytes().to_vec()
 }
 
 fn phase(phase: Option<pb::PhaseStatus>) -> PhaseStatus {
@@ -462,20 +515,5 @@ fn tracker(tracker: pb::TrackerInfo) -> Tracker {
         last_heartbeat_ms_ago: tracker.last_heartbeat_ms_ago,
         map_rates: scheduling::throughput(tracker.maps),
         reduce_rates: scheduling::throughput(tracker.reduces),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn slow_reply_is_reported_with_the_server() {
-        let (notify, notified) = tokio::sync::oneshot::channel();
-        let notify_line = |line: &str| notify.send(line.to_owned()).unwrap();
-        // The work ends when `notify` was called.
-        let line = notify_if_slow(Role::JobTracker, "h:1", notified, notify_line).await.unwrap();
-        assert_eq!(line, "waiting for the JobTracker at h:1: no answer for 2 s");
-        notify_if_slow(Role::JobTracker, "h:1", async {}, |line| panic!("{line}")).await;
     }
 }

@@ -18,7 +18,7 @@ proto::boxed_calls! { Rpc:
     watch(pb::JobRequest) -> tonic::Streaming<pb::JobStatus>;
     tasks(pb::TasksRequest) -> pb::TasksReply;
     trackers(pb::TrackersRequest) -> pb::TrackersReply;
-    history(pb::JobRequest) -> tonic::Streaming<pb::HistoryChunk>;
+    history(pb::HistoryRequest) -> tonic::Streaming<pb::HistoryChunk>;
     why(pb::WhyRequest) -> pb::WhyReply;
     schedulers(pb::SchedulersRequest) -> pb::SchedulersReply;
     shadow(pb::ShadowRequest) -> pb::ShadowReply;

@@ -121,6 +121,9 @@ pub enum Fact {
     PreemptionDeadlineSet { attempt: AttemptId, until: Time },
     /// A lost tracker was removed from memory. Its ID is never reused.
     TrackerForgotten { tracker: TrackerId, name: String, why: String },
+    /// A request of a user was accepted, or refused for the reason `refusal`. The facts of its
+    /// effects precede this one in the same event.
+    RequestAnswered { request: RequestId, refusal: Option<String> },
 }
 
 impl Fact {
@@ -183,7 +186,8 @@ impl Fact {
             | Fact::TrackerDraining { .. }
             | Fact::DrainCancelled { .. }
             | Fact::TrackerForgotten { .. }
-            | Fact::IdsSkipped { .. } => None,
+            | Fact::IdsSkipped { .. }
+            | Fact::RequestAnswered { .. } => None,
         }
     }
 }

@@ -363,6 +363,7 @@ impl HistoryFact {
             Fact::JobSubmitted { .. }
             | Fact::JobTrackerStarted { .. }
             | Fact::IdsSkipped { .. }
+            | Fact::RequestAnswered { .. }
             | Fact::TrackerJoined { .. }
             | Fact::TrackerSuspected { .. }
             | Fact::TrackerRecovered { .. }

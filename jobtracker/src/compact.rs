@@ -5,7 +5,8 @@
 //! - all facts of jobs that are not forgotten;
 //! - the newest start of the JobTracker, and the newest skip of job IDs;
 //! - the newest registration of each tracker, and the newest change of its state after that;
-//! - drains that were not cancelled.
+//! - drains that were not cancelled;
+//! - the answers to requests that the core has not dropped.
 //!
 //! A forgotten tracker is dropped, unless a fact of a job in the result names it or it has the
 //! highest tracker ID, which must not be assigned again.
@@ -16,6 +17,7 @@
 
 use mrcore::{
     Fact,
+    cluster::Answers,
     fact::Entry,
     ids::{JobId, TrackerId},
 };
@@ -33,6 +35,7 @@ struct NewestFacts {
     drain_cancelled: BTreeMap<TrackerId, usize>,
     /// Forgotten trackers that no fact in the result names.
     forgotten_trackers: BTreeSet<TrackerId>,
+    answers: Answers,
 }
 
 impl NewestFacts {
@@ -61,6 +64,9 @@ impl NewestFacts {
                 Fact::TrackerForgotten { tracker, .. } => {
                     forgotten.insert(*tracker);
                 }
+                Fact::RequestAnswered { request, refusal } => {
+                    newest.answers.add(entry.at, *request, refusal.clone());
+                }
                 _ => {}
             }
         }
@@ -83,8 +89,9 @@ impl NewestFacts {
     }
 
     /// Returns whether the result must contain the fact at this index of the journal.
-    fn is_needed(&self, index: usize, fact: &Fact) -> bool {
-        match fact {
+    fn is_needed(&self, index: usize, entry: &Entry) -> bool {
+        match &entry.fact {
+            Fact::RequestAnswered { request, .. } => self.answers.contains(entry.at, *request),
             Fact::JobTrackerStarted { .. } => self.jobtracker_started == Some(index),
             Fact::IdsSkipped { .. } => self.ids_skipped == Some(index),
             Fact::TrackerForgotten { tracker, .. } => !self.forgotten_trackers.contains(tracker),
@@ -128,7 +135,7 @@ fn tracker_named_by(fact: &Fact) -> Option<TrackerId> {
 pub(crate) fn compact(entries: Vec<Entry>) -> Vec<Entry> {
     let newest = NewestFacts::of(&entries);
     let mut kept: Vec<Entry> = newest.tracker_joined.values().map(|index| entries[*index].clone()).collect();
-    let rest = entries.into_iter().enumerate().filter(|(index, entry)| newest.is_needed(*index, &entry.fact));
+    let rest = entries.into_iter().enumerate().filter(|(index, entry)| newest.is_needed(*index, entry));
     kept.extend(rest.map(|(_, entry)| entry));
     kept
 }

@@ -9,7 +9,7 @@ use schedulers::{Params, explain::Subject, timed::DecisionTimes};
 use security::Identity;
 use std::{
     collections::BTreeSet,
-    io::{self, Read},
+    io::{self, Read, Seek, SeekFrom},
     path::PathBuf,
     pin::Pin,
     sync::Arc,
@@ -166,46 +166,57 @@ impl JobTracker for ClientService {
     async fn kill(&self, request: Request<pb::KillRequest>) -> Answer<pb::KillReply> {
         let who = wire::caller(&request)?;
         let (request, job, by) = wire::kill(request)?;
-        self.read_job(job, |_, _| ()).await?;
-        self.check_owner(&who, job).await?;
-        self.driver.kill(request, job, by).await?;
+        let kill = async {
+            self.read_job(job, |_, _| ()).await?;
+            self.check_owner(&who, job).await?;
+            self.driver.kill(request, job, by).await
+        };
+        self.driver.answer_once(request, kill).await?;
         Ok(Response::new(pb::KillReply {}))
     }
 
     async fn preempt(&self, request: Request<pb::PreemptRequest>) -> Answer<pb::PreemptReply> {
         let who = wire::caller(&request)?;
         let (request, attempt, kind, by) = wire::preempt(request)?;
-        self.read_job(attempt.job(), |_, _| ()).await?;
-        self.check_owner(&who, attempt.job()).await?;
-        self.driver.preempt(request, attempt, kind, by).await?;
+        let preempt = async {
+            self.read_job(attempt.job(), |_, _| ()).await?;
+            self.check_owner(&who, attempt.job()).await?;
+            self.driver.preempt(request, attempt, kind, by).await
+        };
+        self.driver.answer_once(request, preempt).await?;
         Ok(Response::new(pb::PreemptReply {}))
     }
 
     async fn resume(&self, request: Request<pb::ResumeRequest>) -> Answer<pb::ResumeReply> {
         let who = wire::caller(&request)?;
         let (request, task, on, by) = wire::resume(request)?;
-        self.read_job(task.job, |_, _| ()).await?;
-        self.check_owner(&who, task.job).await?;
-        self.driver.resume(request, task, on.as_deref(), by).await?;
+        let resume = async {
+            self.read_job(task.job, |_, _| ()).await?;
+            self.check_owner(&who, task.job).await?;
+            self.driver.resume(request, task, on.as_deref(), by).await
+        };
+        self.driver.answer_once(request, resume).await?;
         Ok(Response::new(pb::ResumeReply {}))
     }
 
     async fn drain(&self, request: Request<pb::DrainTrackerRequest>) -> Answer<pb::DrainTrackerReply> {
         let wire::DrainRequest { request, node, within, status_only, by } = wire::drain(request)?;
-        let found =
-            self.driver.read(|cluster| cluster.tracker_named(&node).map(|tracker| tracker.id)).await?;
-        let id = found.ok_or_else(|| Refusal::unknown_node(&node))?;
         if !status_only {
-            self.driver.drain(request, id, within, by).await?;
+            self.driver.answer_once(request, self.driver.drain(request, &node, within, by)).await?;
         }
-        let status = |core: &mrcore::JobTracker| Some(wire::drain_status(core, core.cluster().tracker(id)?));
-        let status = self.driver.read_core(status).await?;
-        Ok(Response::new(status.unwrap_or_default()))
+        let status = |core: &mrcore::JobTracker| {
+            core.cluster().tracker_named(&node).map(|tracker| wire::drain_status(core, tracker))
+        };
+        match self.driver.read_core(status).await? {
+            None if status_only => Err(Refusal::unknown_node(&node).into()),
+            // Without a status, the tracker was forgotten after the drain had begun.
+            status => Ok(Response::new(status.unwrap_or_default())),
+        }
     }
 
     async fn forget_node(&self, request: Request<pb::ForgetNodeRequest>) -> Answer<pb::ForgetNodeReply> {
         let (request, node, by) = wire::forget(request)?;
-        self.driver.forget(request, &node, by).await?;
+        self.driver.answer_once(request, self.driver.forget(request, &node, by)).await?;
         Ok(Response::new(pb::ForgetNodeReply {}))
     }
 
@@ -283,14 +294,15 @@ impl JobTracker for ClientService {
         Ok(Response::new(reply.ok_or_else(|| Refusal::refused(message))?))
     }
 
-    async fn history(&self, request: Request<pb::JobRequest>) -> Answer<Self::HistoryStream> {
+    async fn history(&self, request: Request<pb::HistoryRequest>) -> Answer<Self::HistoryStream> {
         let who = wire::caller(&request)?;
-        let id = wire::job_id(&request.into_inner().job)?;
+        let pb::HistoryRequest { job, offset } = request.into_inner();
+        let id = wire::job_id(&job)?;
         self.driver.read(|_| ()).await?;
         self.check_owner(&who, id).await?;
         self.driver.history_writer().flush().await;
         let path = history::path_of(&self.histories, id);
-        let file = match std::fs::File::open(&path) {
+        let mut file = match std::fs::File::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let histories_kept = self.driver.config().histories_kept;
@@ -301,15 +313,21 @@ impl JobTracker for ClientService {
             }
             Err(error) => return Err(unreadable_history(id, &error)),
         };
+        let bytes = file.seek(SeekFrom::End(0)).map_err(|error| unreadable_history(id, &error))?;
+        if offset > bytes {
+            let message = format!("history of {id} has {bytes} bytes: it cannot be read from byte {offset}");
+            return Err(Refusal::invalid(message).into());
+        }
+        file.seek(SeekFrom::Start(offset)).map_err(|error| unreadable_history(id, &error))?;
         let permit = self.history_permits.clone().try_acquire_owned().map_err(|_| {
             Refusal::unavailable(format!("{HISTORY_READERS_MAX} histories are being read: try again later"))
         })?;
         let (sender, receiver) = mpsc::channel(2);
-        let mut lines = LineChunks { file, buffer: Vec::new(), at_end: false };
+        let mut lines = LineChunks { file, offset, buffer: Vec::new(), at_end: false };
         tokio::spawn(async move {
             let _permit = permit;
-            let piece = move |lines: io::Result<String>| {
-                lines.map(|lines| pb::HistoryChunk { lines }).map_err(|error| unreadable_history(id, &error))
+            let piece = move |chunk: io::Result<pb::HistoryChunk>| {
+                chunk.map_err(|error| unreadable_history(id, &error))
             };
             stream_chunks(sender, move || lines.next().map(piece)).await;
         });
@@ -337,12 +355,14 @@ fn unreadable_history(id: JobId, error: &io::Error) -> Status {
 /// character.
 struct LineChunks<R> {
     file: R,
+    /// Where in the file `buffer` begins.
+    offset: u64,
     buffer: Vec<u8>,
     at_end: bool,
 }
 
 impl<R: Read> Iterator for LineChunks<R> {
-    type Item = io::Result<String>;
+    type Item = io::Result<pb::HistoryChunk>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while !self.at_end {
@@ -361,7 +381,9 @@ impl<R: Read> Iterator for LineChunks<R> {
             if complete_bytes > 0 {
                 let rest = self.buffer.split_off(complete_bytes);
                 let lines = std::mem::replace(&mut self.buffer, rest);
-                return Some(Ok(String::from_utf8_lossy(&lines).into_owned()));
+                self.offset += lines.len() as u64;
+                let lines = String::from_utf8_lossy(&lines).into_owned();
+                return Some(Ok(pb::HistoryChunk { lines, next_offset: self.offset }));
             }
         }
         None

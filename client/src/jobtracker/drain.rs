@@ -1,6 +1,6 @@
 //! Calls that drain trackers.
 
-use super::JobTracker;
+use super::{JobTracker, new_request_id};
 use crate::rpc;
 use crate::{
     Result,
@@ -33,8 +33,14 @@ impl JobTracker {
     }
 
     async fn call_drain(&self, mut message: pb::DrainTrackerRequest) -> Result<DrainState> {
-        message.request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
-        let reply = self.reply(rpc::drain(&self.client, self.request(message))).await?;
+        message.request_id = new_request_id();
+        let reply = if message.status_only {
+            self.reply(rpc::drain(&self.client, self.request(message))).await?
+        } else {
+            let start = if message.cancel { "stop draining" } else { "drain" };
+            let what = format!("the request to {start} {}", message.node);
+            self.answer(|| what.clone(), rpc::drain, message).await?
+        };
         let cost = reply.cost.unwrap_or_default();
         Ok(DrainState {
             state: reply.state,

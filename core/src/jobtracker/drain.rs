@@ -10,9 +10,9 @@
 use super::JobTracker;
 use crate::{
     cluster::Cluster,
-    event::{Effect, Order, Reply},
+    event::{Effect, Order},
     fact::Fact,
-    ids::{AttemptId, JobId, RequestId, TrackerId},
+    ids::{AttemptId, JobId, TrackerId},
     phase::{PerPhase, Phase},
     task::PreemptKind,
     time::{Span, Time},
@@ -118,26 +118,20 @@ impl JobTracker {
     pub(super) fn drain_for_user(
         &mut self,
         now: Time,
-        request: RequestId,
         id: TrackerId,
         within: Option<Span>,
         by: String,
         out: &mut Vec<Effect>,
-    ) {
-        let reply = match (self.refusal_of_drain(id, within.is_some()), within) {
-            (Some(why), _) => Reply::Refused(why),
-            (None, Some(within)) => {
-                self.record(now, Fact::TrackerDraining { tracker: id, by, until: now + within }, out);
-                Reply::Accepted
-            }
-            (None, None) => {
-                if self.cluster.draining_trackers().contains(&id) {
-                    self.record(now, Fact::DrainCancelled { tracker: id, by }, out);
-                }
-                Reply::Accepted
-            }
-        };
-        Self::reply(request, reply, out);
+    ) -> Result<(), String> {
+        if let Some(why) = self.refusal_of_drain(id, within.is_some()) {
+            return Err(why);
+        }
+        if let Some(within) = within {
+            self.record(now, Fact::TrackerDraining { tracker: id, by, until: now + within }, out);
+        } else if self.cluster.draining_trackers().contains(&id) {
+            self.record(now, Fact::DrainCancelled { tracker: id, by }, out);
+        }
+        Ok(())
     }
 
     fn refusal_of_drain(&self, id: TrackerId, begins: bool) -> Option<String> {

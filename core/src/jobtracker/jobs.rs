@@ -38,24 +38,17 @@ impl JobTracker {
     pub(super) fn kill_job(
         &mut self,
         now: Time,
-        request: RequestId,
         job: JobId,
         by: &str,
         out: &mut Vec<Effect>,
-    ) {
+    ) -> Result<(), String> {
         match self.cluster.job(job).map(|job| job.state.clone()) {
-            None => {
-                let why = format!("there is no {job}: `mrctl jobs` lists the jobs");
-                Self::reply(request, Reply::Refused(why), out);
-            }
-            Some(JobState::Ended(_)) => Self::reply(request, Reply::Accepted, out),
-            Some(JobState::Committing) => {
-                let why = format!("{job} is committing its output: too late to kill it");
-                Self::reply(request, Reply::Refused(why), out);
-            }
+            None => Err(format!("there is no {job}: `mrctl jobs` lists the jobs")),
+            Some(JobState::Ended(_)) => Ok(()),
+            Some(JobState::Committing) => Err(format!("{job} is committing its output: too late to kill it")),
             Some(JobState::Running) => {
                 self.end_job(now, job, JobOutcome::Killed(format!("by {by}")), out);
-                Self::reply(request, Reply::Accepted, out);
+                Ok(())
             }
         }
     }

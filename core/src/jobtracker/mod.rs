@@ -187,17 +187,27 @@ impl JobTracker {
                 self.work_arrived |= !self.launches_suspended;
             }
             Event::Submission { request, spec } => self.submit_job(now, request, spec, out),
-            Event::Kill { request, job, by } => self.kill_job(now, request, job, &by, out),
+            Event::Kill { request, job, by } => {
+                self.answer_once(now, request, out, |core, out| core.kill_job(now, job, &by, out));
+            }
             Event::Preemption { request, attempt, kind, by } => {
-                self.preempt_for_user(now, request, attempt, kind, &by, out);
+                self.answer_once(now, request, out, |core, out| {
+                    core.preempt_for_user(now, attempt, kind, &by, out)
+                });
             }
             Event::Resumption { request, task, on, by } => {
-                self.resume_for_user(now, request, task, on, &by, out);
+                self.answer_once(now, request, out, |core, out| {
+                    core.resume_for_user(now, task, on, &by, out)
+                });
             }
             Event::Drain { request, tracker, within, by } => {
-                self.drain_for_user(now, request, tracker, within, by, out);
+                self.answer_once(now, request, out, |core, out| {
+                    core.drain_for_user(now, tracker, within, by, out)
+                });
             }
-            Event::Forget { request, tracker, by } => self.forget_for_user(now, request, tracker, &by, out),
+            Event::Forget { request, tracker, by } => {
+                self.answer_once(now, request, out, |core, out| core.forget_for_user(now, tracker, &by, out));
+            }
             Event::Registration { request, tracker } => self.register(now, request, tracker, out),
             Event::Heartbeat(heartbeat) => self.heartbeat(now, heartbeat, out),
             Event::Disconnection { tracker, incarnation } => {
@@ -285,6 +295,10 @@ impl JobTracker {
     }
 
     fn notify_policies(&mut self, now: Time, fact: &Fact) {
+        // An answer changes nothing that policies may depend on.
+        if matches!(fact, Fact::RequestAnswered { .. }) {
+            return;
+        }
         self.scheduler.observe(now, fact, &self.cluster);
         if let Some(shadow) = &mut self.shadow {
             shadow.observe(now, fact, &self.cluster);
@@ -337,6 +351,24 @@ impl JobTracker {
         self.recent_facts.add_fact(&entry, self.config.events_max);
         self.speeds.add_fact(&entry, &self.cluster);
         out.push(Effect::Append(entry));
+    }
+
+    /// Carries out a request of a user and records the answer: `Err` has the reason of a refusal. A
+    /// repeated request gets the first answer and has no effect.
+    fn answer_once(
+        &mut self,
+        now: Time,
+        request: RequestId,
+        out: &mut Vec<Effect>,
+        carry_out: impl FnOnce(&mut Self, &mut Vec<Effect>) -> Result<(), String>,
+    ) {
+        let answered = self.cluster.answers().find(now, request).map(|refusal| refusal.map(str::to_owned));
+        let refusal = answered.unwrap_or_else(|| {
+            let refusal = carry_out(self, out).err();
+            self.record(now, Fact::RequestAnswered { request, refusal: refusal.clone() }, out);
+            refusal
+        });
+        Self::reply(request, refusal.map_or(Reply::Accepted, Reply::Refused), out);
     }
 
     fn reply(request: RequestId, reply: Reply, out: &mut Vec<Effect>) {

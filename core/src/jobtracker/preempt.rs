@@ -11,9 +11,9 @@
 use super::JobTracker;
 use crate::{
     cluster::NotPreemptible,
-    event::{Effect, Order, Reply},
+    event::{Effect, Order},
     fact::{Fact, TRACKER_LOST},
-    ids::{AttemptId, RequestId, TaskId, TrackerId},
+    ids::{AttemptId, TaskId, TrackerId},
     phase::Phase,
     plan::{Plan, Refused, Why},
     task::{Attempt, AttemptResult, AttemptState, CheckpointInfo, PreemptKind, Task},
@@ -34,36 +34,31 @@ impl JobTracker {
     pub(super) fn preempt_for_user(
         &mut self,
         now: Time,
-        request: RequestId,
         id: AttemptId,
         kind: PreemptKind,
         by: &str,
         out: &mut Vec<Effect>,
-    ) {
+    ) -> Result<(), String> {
         let (why, hold) = (format!("preempted by {by}"), kind == PreemptKind::Pause);
         let known = self.cluster.attempt(id);
         let same = known.and_then(|known| known.preempt_request).is_some_and(|(was, _)| was == kind);
         let had_hold = known.is_some_and(|known| known.hold_requested);
         let is_pausing = known.is_some_and(|known| known.state == AttemptState::Pausing);
-        let reply = match self.cluster.may_preempt(id, kind) {
-            Ok(()) => {
-                self.request_preemption(now, id, kind, &why, hold, out);
-                Reply::Accepted
-            }
-            // A repeated request has no effect, except that it may add a hold.
+        match self.cluster.may_preempt(id, kind) {
+            Ok(()) => self.request_preemption(now, id, kind, &why, hold, out),
+            // A second request has no effect, except that it may add a hold.
             Err(NotPreemptible::Already(_)) if same => {
                 if is_pausing && !had_hold {
                     let fact = Fact::PreemptionRequested { attempt: id, kind, why, fault: false, hold };
                     self.record(now, fact, out);
                 }
-                Reply::Accepted
             }
-            Err(error) => Reply::Refused(error.to_string()),
-        };
-        if kind == PreemptKind::Kill && had_hold && reply == Reply::Accepted {
+            Err(error) => return Err(error.to_string()),
+        }
+        if kind == PreemptKind::Kill && had_hold {
             self.release_hold(now, id.task, out);
         }
-        Self::reply(request, reply, out);
+        Ok(())
     }
 
     fn release_hold(&mut self, now: Time, id: TaskId, out: &mut Vec<Effect>) {
@@ -322,31 +317,25 @@ impl JobTracker {
     pub(super) fn resume_for_user(
         &mut self,
         now: Time,
-        request: RequestId,
         id: TaskId,
         on: Option<TrackerId>,
         by: &str,
         out: &mut Vec<Effect>,
-    ) {
-        let reply = match self.check_resume(now, id, on) {
-            Ok(place) => {
-                self.give_up_lost_checkpoint(now, id, out);
-                // If the checkpoint was lost, the task may have to wait for maps.
-                let place = place.filter(|_| {
-                    let job = self.cluster.job(id.job);
-                    !self.launches_suspended
-                        && job.is_some_and(|job| job.task(id).is_some_and(|task| job.may_start_task(task)))
-                });
-                self.release_hold(now, id, out);
-                if let Some(on) = place {
-                    let why = Why::from_text(format!("resumed by {by}"));
-                    self.launch(now, id, on, false, why, out);
-                }
-                Reply::Accepted
-            }
-            Err(why) => Reply::Refused(why),
-        };
-        Self::reply(request, reply, out);
+    ) -> Result<(), String> {
+        let place = self.check_resume(now, id, on)?;
+        self.give_up_lost_checkpoint(now, id, out);
+        // If the checkpoint was lost, the task may have to wait for maps.
+        let place = place.filter(|_| {
+            let job = self.cluster.job(id.job);
+            !self.launches_suspended
+                && job.is_some_and(|job| job.task(id).is_some_and(|task| job.may_start_task(task)))
+        });
+        self.release_hold(now, id, out);
+        if let Some(on) = place {
+            let why = Why::from_text(format!("resumed by {by}"));
+            self.launch(now, id, on, false, why, out);
+        }
+        Ok(())
     }
 
     /// Returns the tracker on which a task resumes at once, or `None` if the policy places the

@@ -1,5 +1,5 @@
 //! Tests of decisions that need no policy: which jobs are accepted, what a repeated commit deletes,
-//! when launches are suspended, and how much of a report is stored.
+//! when launches are suspended, how much of a report is stored, and repeated requests.
 
 use super::*;
 use crate::{
@@ -42,8 +42,7 @@ fn send(core: &mut JobTracker, event: Event) -> Vec<Effect> {
     effects
 }
 
-/// Submits a job and returns the reply.
-fn submit(core: &mut JobTracker, request: u128, user: &str, maps: u64, output: &str) -> Reply {
+fn submission(request: u128, user: &str, maps: u64, output: &str) -> Event {
     let split = |index| Split {
         source: "/input".into(),
         start: index,
@@ -68,7 +67,12 @@ fn submit(core: &mut JobTracker, request: u128, user: &str, maps: u64, output: &
         conf: BTreeMap::new(),
         payload: Payload { staging: Some("/staged".into()), ..Payload::default() },
     };
-    let effects = send(core, Event::Submission { request: RequestId(request), spec: Arc::new(spec) });
+    Event::Submission { request: RequestId(request), spec: Arc::new(spec) }
+}
+
+/// Submits a job and returns the reply.
+fn submit(core: &mut JobTracker, request: u128, user: &str, maps: u64, output: &str) -> Reply {
+    let effects = send(core, submission(request, user, maps, output));
     let reply = effects.into_iter().find_map(|effect| match effect {
         Effect::Reply { reply, .. } => Some(reply),
         _ => None,
@@ -81,7 +85,8 @@ fn overloaded(why: &str) -> Reply {
 }
 
 fn kill(core: &mut JobTracker, job: u32) {
-    send(core, Event::Kill { request: RequestId(1000), job: JobId(job), by: "ann".into() });
+    let request = RequestId(1000 + u128::from(job));
+    send(core, Event::Kill { request, job: JobId(job), by: "ann".into() });
 }
 
 #[test]
@@ -172,13 +177,9 @@ fn launches_are_suspended_below_a_quarter_of_the_disk_reserve() {
     }
 }
 
-/// Registers a tracker, submits a job and runs one attempt of each of its maps, which end as
-/// reported.
-fn run_maps(reports: Vec<AttemptStatus>) -> JobTracker {
-    let mut core = start(Config::default());
-    let maps = reports.len() as u32;
+fn registration(name: &str, maps: u32) -> Event {
     let tracker = Registration {
-        name: "t1".into(),
+        name: name.into(),
         incarnation: Incarnation(1),
         host: "h1".into(),
         rack: "r1".into(),
@@ -190,7 +191,15 @@ fn run_maps(reports: Vec<AttemptStatus>) -> JobTracker {
         checkpoints: Vec::new(),
         jobs: Vec::new(),
     };
-    send(&mut core, Event::Registration { request: RequestId(1), tracker });
+    Event::Registration { request: RequestId(1), tracker }
+}
+
+/// Registers a tracker, submits a job and runs one attempt of each of its maps, which end as
+/// reported.
+fn run_maps(reports: Vec<AttemptStatus>) -> JobTracker {
+    let mut core = start(Config::default());
+    let maps = reports.len() as u32;
+    send(&mut core, registration("t1", maps));
     assert_eq!(submit(&mut core, 2, "ann", maps.into(), ""), Reply::Submitted(JobId(1)));
     let tracker = core.cluster().tracker_named("t1").expect("it has registered").id;
     let task = |index| TaskId { job: JobId(1), phase: Phase::Map, index };
@@ -242,4 +251,101 @@ fn delay_after_interruptions_is_doubled_up_to_a_minute() {
         task.retry_delay().0 / 1_000_000
     });
     assert_eq!(delays, [0, 0, 1, 2, 32, 60, 60]);
+}
+
+/// A JobTracker with its journal.
+struct Recorded {
+    core: JobTracker,
+    journal: Vec<Entry>,
+    now: Time,
+    /// Requests of users, with their first answers.
+    answered: Vec<(Event, Option<Reply>)>,
+}
+
+impl Recorded {
+    /// Carries out the effects. Returns the reply and the number of new facts.
+    fn execute(&mut self, effects: Vec<Effect>) -> (Option<Reply>, usize) {
+        let (mut answer, before) = (None, self.journal.len());
+        for effect in effects {
+            match effect {
+                Effect::Append(entry) => self.journal.push(entry),
+                Effect::Reply { reply, .. } => answer = Some(reply),
+                _ => {}
+            }
+        }
+        (answer, self.journal.len() - before)
+    }
+
+    fn send(&mut self, event: Event) -> (Option<Reply>, usize) {
+        let mut effects = Vec::new();
+        self.core.handle(self.now, event, &mut effects);
+        self.execute(effects)
+    }
+
+    /// Sends a request twice. Checks that it records this many facts, one of them the answer, and
+    /// that only the first one has an effect.
+    fn send_twice(&mut self, event: Event, facts: usize) {
+        let (answer, recorded) = self.send(event.clone());
+        assert_eq!(recorded, facts, "{event:?}");
+        self.answered.push((event, answer));
+        self.repeat_all();
+    }
+
+    fn repeat_all(&mut self) {
+        for (event, answer) in self.answered.clone() {
+            assert_eq!(self.send(event.clone()), (answer, 0), "{event:?}");
+        }
+    }
+
+    fn tracker(&self, name: &str) -> TrackerId {
+        self.core.cluster().tracker_named(name).expect("it has registered").id
+    }
+}
+
+#[test]
+fn repeated_requests_get_the_first_answer_and_have_one_effect_also_after_a_restart() {
+    let config = Config { jobs_kept: 1, absence: Span(u64::MAX), ..Config::default() };
+    let core = JobTracker::new(config.clone(), Box::new(Idle));
+    let mut run = Recorded { core, journal: Vec::new(), now: Time(1), answered: Vec::new() };
+    for event in [Event::Start, registration("t1", 1), registration("t2", 1), submission(1, "ann", 1, "")] {
+        run.send(event);
+    }
+    let (t1, t2, by) = (run.tracker("t1"), run.tracker("t2"), || "ann".to_owned());
+    let map = TaskId { job: JobId(1), phase: Phase::Map, index: 0 };
+    let mut launched = Vec::new();
+    run.core.launch(run.now, map, t1, false, Why::rule("test"), &mut launched);
+    run.execute(launched);
+
+    let (attempt, kind) = (map.attempt(0), PreemptKind::Kill);
+    run.send_twice(Event::Preemption { request: RequestId(10), attempt, kind, by: by() }, 2);
+    // Refusals are answers too.
+    let attempt = map.attempt(1);
+    run.send_twice(Event::Preemption { request: RequestId(11), attempt, kind, by: by() }, 1);
+    run.send_twice(Event::Resumption { request: RequestId(12), task: map, on: None, by: by() }, 1);
+    let within = Some(Span::secs(60));
+    run.send_twice(Event::Drain { request: RequestId(13), tracker: t2, within, by: by() }, 2);
+    run.now = run.now + Span::secs(1);
+    run.repeat_all();
+    run.send_twice(Event::Drain { request: RequestId(14), tracker: t2, within: None, by: by() }, 2);
+    for number in 2..=3 {
+        run.send(submission(number.into(), "ann", 1, ""));
+        let request = RequestId(20 + u128::from(number));
+        run.send_twice(Event::Kill { request, job: JobId(number), by: by() }, 2);
+    }
+    run.send(submission(4, "ann", 1, ""));
+    assert!(run.core.cluster().job(JobId(2)).is_none(), "job 2 is not forgotten");
+    run.send(Event::Disconnection { tracker: t2, incarnation: Incarnation(1) });
+    run.now = run.now + config.lost_after + Span::secs(1);
+    run.send(Event::Tick);
+    run.send_twice(Event::Forget { request: RequestId(30), tracker: t2, by: by() }, 2);
+
+    run.core = JobTracker::new(config, Box::new(Idle));
+    run.journal.iter().for_each(|entry| run.core.replay(entry).expect("the facts are consistent"));
+    run.send(Event::Start);
+    run.repeat_all();
+    // Answers expire. Then the request is a new one.
+    run.now = run.now + Span::secs(601);
+    let (event, answer) = run.answered.pop().expect("there are requests");
+    let refused = Reply::Refused(format!("there is no tracker {t2}"));
+    assert_eq!((answer, run.send(event).0), (Some(Reply::Accepted), Some(refused)));
 }

@@ -224,18 +224,15 @@ impl JobTracker {
     pub(super) fn forget_for_user(
         &mut self,
         now: Time,
-        request: RequestId,
         id: TrackerId,
         by: &str,
         out: &mut Vec<Effect>,
-    ) {
-        let reply = if let Some(why) = self.refusal_to_forget(id) {
-            Reply::Refused(why)
-        } else {
-            self.record_forgotten(now, id, &format!("requested by {by}"), out);
-            Reply::Accepted
-        };
-        Self::reply(request, reply, out);
+    ) -> Result<(), String> {
+        if let Some(why) = self.refusal_to_forget(id) {
+            return Err(why);
+        }
+        self.record_forgotten(now, id, &format!("requested by {by}"), out);
+        Ok(())
     }
 
     /// Forgets trackers that have been lost for long and have no file that a job needs.

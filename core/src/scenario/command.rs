@@ -185,7 +185,7 @@ impl Player<'_> {
             "register" => self.register(&arguments),
             "forget" => {
                 let (tracker, _) = self.tracker_named(arguments.subject()?)?;
-                let request = self.next_request();
+                let request = self.user_request(&arguments);
                 Ok(self.send(Event::Forget { request, tracker, by: "ann".into() }))
             }
             "disconnect" => {
@@ -207,7 +207,7 @@ impl Player<'_> {
                 Ok(self.send(Event::FreeSpace { bytes }))
             }
             "kill" => {
-                let (request, job) = (self.next_request(), parse_job(arguments.subject()?)?);
+                let (request, job) = (self.user_request(&arguments), parse_job(arguments.subject()?)?);
                 Ok(self.send(Event::Kill { request, job, by: "ann".into() }))
             }
             "commit" => {
@@ -222,7 +222,7 @@ impl Player<'_> {
 
     /// Sends a user's request for an attempt, a task or a tracker.
     fn request_event(&mut self, arguments: &Arguments<'_>) -> Result<Vec<Effect>, String> {
-        let (request, by) = (self.next_request(), "ann".to_owned());
+        let (request, by) = (self.user_request(arguments), "ann".to_owned());
         let subject = arguments.subject()?;
         match arguments.plain[0] {
             "preempt" => {
@@ -248,6 +248,14 @@ impl Player<'_> {
                 Ok(self.send(Event::Drain { request, tracker, within, by }))
             }
         }
+    }
+
+    /// Returns the ID of a request of a user. With `again`, the request has the ID of the last one.
+    fn user_request(&mut self, arguments: &Arguments<'_>) -> RequestId {
+        if !arguments.plain.contains(&"again") {
+            self.user_request = self.next_request();
+        }
+        self.user_request
     }
 
     fn next_request(&mut self) -> RequestId {

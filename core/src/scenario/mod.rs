@@ -34,6 +34,9 @@
 //! | `launches off`, `launches on` | reports that the disk of the journal is full, or has free space |
 //! | `show map-events` | from here on, map events sent to reduces are shown too |
 //! | `disconnect TRACKER`, `tick`, `kill JOB`, `commit JOB [error=WHY]`, `restart` | `at=` |
+//!
+//! `forget`, `preempt`, `resume`, `drain`, `undrain` and `kill` with `again` have the request ID of
+//! the last of them.
 
 mod command;
 mod render;
@@ -43,6 +46,7 @@ use crate::{
     config::Config,
     event::{Effect, Event},
     fact::Entry,
+    ids::RequestId,
     jobtracker::JobTracker,
     scheduler::Scheduler,
     time::{Span, Time},
@@ -74,6 +78,8 @@ struct Player<'a> {
     replica: Durable,
     now: Time,
     requests: u128,
+    /// The last request of a user, other than a submission.
+    user_request: RequestId,
     /// For each tracker: number of heartbeats sent, and the newest order received.
     heartbeats: BTreeMap<u32, (u64, u64)>,
     last_heartbeat: Option<Event>,
@@ -109,6 +115,7 @@ pub fn run(
         replica: Durable::default(),
         now: Time(0),
         requests: 0,
+        user_request: RequestId(0),
         heartbeats: BTreeMap::new(),
         last_heartbeat: None,
         shown_lines: Vec::new(),

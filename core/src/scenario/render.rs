@@ -132,9 +132,10 @@ impl Player<'_> {
             }
             Fact::TrackerRecovered { tracker } => format!("recovered {}", self.tracker_name(*tracker)),
             Fact::TrackerLost { tracker, .. } => format!("lost {}", self.tracker_name(*tracker)),
-            Fact::JobSubmitted { .. } | Fact::JobCommitting { .. } | Fact::PreemptionDeadlineSet { .. } => {
-                return None;
-            }
+            Fact::JobSubmitted { .. }
+            | Fact::JobCommitting { .. }
+            | Fact::PreemptionDeadlineSet { .. }
+            | Fact::RequestAnswered { .. } => return None,
             Fact::JobEnded { job, outcome } => short_id(format!("ended {job} {outcome}")),
             Fact::JobForgotten { job } => format!("forgot {}", short_id(job)),
             Fact::AttemptLaunched { attempt, tracker, speculative, resumed_from, why } => {

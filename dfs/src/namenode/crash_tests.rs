@@ -335,3 +335,14 @@ async fn file_closed_by_lease_expiry_stays_closed_after_a_crash() {
         }
     }
 }
+
+#[tokio::test]
+async fn safemode_of_an_operator_is_durable_before_the_reply() {
+    let mut disk = CrashDisk::new();
+    for on in [true, false] {
+        let driver = open(&disk).unwrap();
+        assert_eq!(driver.set_safemode(on, |state| state.safemode().on).await.unwrap(), on);
+        disk = disk.after_crash(Survive::SyncedOnly);
+        assert_eq!(open(&disk).unwrap().in_safemode(), on);
+    }
+}

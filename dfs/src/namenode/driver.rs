@@ -153,7 +153,24 @@ impl Driver {
         self.run_durably(|driver| ask(&driver.state.read())).await?
     }
 
-    /// Changes volatile state: nodes, leases, safemode.
+    /// Turns safemode on or off. Then `answer` makes the reply from the same state.
+    pub(crate) async fn set_safemode<T>(
+        &self,
+        on: bool,
+        answer: impl FnOnce(&State) -> T,
+    ) -> Result<T, Error> {
+        self.run_durably(|driver| {
+            let mut state = driver.state.write();
+            driver.check_log_capacity(RECORD_BYTES_MAX)?;
+            if let Some(record) = state.set_safemode(driver.now(), on) {
+                driver.append(&codec::encode(&record))?;
+            }
+            Ok(answer(&state))
+        })
+        .await?
+    }
+
+    /// Changes volatile state: nodes, leases.
     pub(crate) async fn change_volatile<T>(
         &self,
         change: impl FnOnce(&mut State, Now) -> Result<T, Error>,

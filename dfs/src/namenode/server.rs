@@ -287,10 +287,7 @@ impl NameNode for ClientService {
 
     async fn set_safemode(&self, request: Request<pb::SetSafemodeRequest>) -> Answer<pb::SetSafemodeReply> {
         let on = request.into_inner().on;
-        let safemode = self.driver.change_volatile(|state, _| {
-            state.set_safemode(on);
-            Ok(wire::safemode(state.safemode()))
-        });
+        let safemode = self.driver.set_safemode(on, |state| wire::safemode(state.safemode()));
         Ok(Response::new(pb::SetSafemodeReply { safemode: Some(safemode.await?) }))
     }
 

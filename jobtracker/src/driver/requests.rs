@@ -5,7 +5,7 @@ use super::Driver;
 use crate::error::Refusal;
 use dfs_client::path::DfsPath;
 use mrcore::{
-    Event, Span,
+    Cluster, Event, Span,
     event::Reply,
     ids::{AttemptId, JobId, RequestId, TaskId, TrackerId},
     job::{Job, JobSpec},
@@ -74,11 +74,7 @@ impl Driver {
     ) -> Result<(), Refusal> {
         let on = match on {
             None => None,
-            Some(name) => {
-                let found: Option<TrackerId> =
-                    self.read(|cluster| cluster.tracker_named(name).map(|tracker| tracker.id)).await?;
-                Some(found.ok_or_else(|| Refusal::unknown_node(name))?)
-            }
+            Some(name) => Some(self.tracker_named(name).await?),
         };
         self.expect_accepted(Event::Resumption { request: request_id, task, on, by }).await
     }
@@ -87,18 +83,44 @@ impl Driver {
     pub(crate) async fn drain(
         &self,
         request_id: RequestId,
-        tracker: TrackerId,
+        node: &str,
         within: Option<Span>,
         by: String,
     ) -> Result<(), Refusal> {
+        let tracker = self.tracker_named(node).await?;
         self.expect_accepted(Event::Drain { request: request_id, tracker, within, by }).await
     }
 
     /// Forgets a lost tracker.
     pub(crate) async fn forget(&self, request_id: RequestId, node: &str, by: String) -> Result<(), Refusal> {
-        let found = self.read(|cluster| cluster.tracker_named(node).map(|tracker| tracker.id)).await?;
-        let tracker = found.ok_or_else(|| Refusal::unknown_node(node))?;
+        let tracker = self.tracker_named(node).await?;
         self.expect_accepted(Event::Forget { request: request_id, tracker, by }).await
+    }
+
+    async fn tracker_named(&self, name: &str) -> Result<TrackerId, Refusal> {
+        let found = self.read(|cluster| cluster.tracker_named(name).map(|tracker| tracker.id)).await?;
+        found.ok_or_else(|| Refusal::unknown_node(name))
+    }
+
+    /// Carries out a request. If it is refused but was answered before, returns that answer: its
+    /// job or its tracker may have been forgotten since, and then the request does not reach the
+    /// core.
+    pub(crate) async fn answer_once(
+        &self,
+        request_id: RequestId,
+        carry_out: impl Future<Output = Result<(), Refusal>>,
+    ) -> Result<(), Refusal> {
+        let result = carry_out.await;
+        if result.is_ok() {
+            return result;
+        }
+        let now = self.now();
+        let first =
+            |cluster: &Cluster| cluster.answers().find(now, request_id).map(|why| why.map(str::to_owned));
+        match self.read(first).await {
+            Ok(Some(refusal)) => refusal.map_or(Ok(()), |why| Err(Refusal::refused(why))),
+            Ok(None) | Err(_) => result,
+        }
     }
 
     /// Handles an event and waits until it is durable. Returns an error if the core refuses it.

@@ -123,7 +123,8 @@ async fn malformed_requests_are_refused() {
     }
     let missing = pb::JobRequest { job: "job_7".into() };
     assert_eq!(refusal(client.job(missing.clone()).await).0, Code::NotFound);
-    assert_eq!(refusal(client.history(missing.clone()).await).0, Code::NotFound);
+    let history = pb::HistoryRequest { job: "job_7".into(), offset: 0 };
+    assert_eq!(refusal(client.history(history).await).0, Code::NotFound);
     assert_eq!(refusal(client.watch(missing).await).0, Code::NotFound);
     let tasks = pb::TasksRequest { job: "job_7".into(), after: String::new(), only: String::new() };
     assert_eq!(refusal(client.tasks(tasks).await).0, Code::NotFound);

@@ -180,13 +180,20 @@ impl Cluster {
     }
 
     pub(super) async fn history(&self, job: &str) -> Vec<serde_json::Value> {
-        let request = pb::JobRequest { job: job.into() };
+        let text = self.history_from(job, 0).await;
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Returns the history of a job without the first `offset` bytes.
+    pub(super) async fn history_from(&self, job: &str, offset: u64) -> String {
+        let request = pb::HistoryRequest { job: job.into(), offset };
         let mut chunks = self.client().await.history(request).await.unwrap().into_inner();
         let mut text = String::new();
         while let Some(chunk) = chunks.message().await.unwrap() {
             text += &chunk.lines;
+            assert_eq!(chunk.next_offset, offset + text.len() as u64);
         }
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        text
     }
 
     pub(super) async fn tracker(&self, name: &str) -> Tracker {

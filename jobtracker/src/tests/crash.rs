@@ -210,6 +210,9 @@ impl ScriptedRun {
                 8 => {
                     let job = JobId(8);
                     script.send(Event::Kill { request: RequestId(800), job, by: "u".into() });
+                    // The answers to all earlier requests are dropped.
+                    script.now = script.now + Span::secs(601);
+                    script.send(Event::Kill { request: RequestId(801), job, by: "u".into() });
                 }
                 _ => {}
             }
@@ -255,6 +258,10 @@ fn replay_of_a_journal_compacted_at_any_point_gives_the_same_cluster() {
     let short = compact(script.entries.clone());
     let forgotten = |entry: &Entry| entry.fact.job() == Some(JobId(1));
     assert!(script.entries.iter().any(forgotten) && !short.iter().any(forgotten));
+    let answers = |entries: &[Entry]| {
+        entries.iter().filter(|entry| matches!(entry.fact, Fact::RequestAnswered { .. })).count()
+    };
+    assert_eq!((answers(&script.entries), answers(&short)), (4, 1));
     let drained = |entry: &Entry| matches!(entry.fact, Fact::TrackerDraining { .. });
     assert!(
         script.entries.iter().any(drained) && !short.iter().any(drained),

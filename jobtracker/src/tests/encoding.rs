@@ -104,6 +104,8 @@ fn examples() -> Vec<Fact> {
         Fact::PreemptionDeadlineSet { attempt, until: Time(15) },
         Fact::TrackerForgotten { tracker, name: "n1".into(), why: text() },
     ];
+    facts
+        .extend([None, Some(text())].map(|refusal| Fact::RequestAnswered { request: RequestId(6), refusal }));
     for kind in [PreemptKind::Kill, PreemptKind::Split, PreemptKind::Pause] {
         facts.push(Fact::PreemptionRequested { attempt, kind, why: text(), fault: true, hold: false });
     }

@@ -85,6 +85,45 @@ async fn job_continues_after_a_restart_of_the_jobtracker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn requests_and_histories_are_answered_as_before_after_a_restart() {
+    let mut cluster = Cluster::start_with(|config| config.jobtracker.jobs_kept = 1).await;
+    cluster.put("/in/a", b"a\n").await;
+    let request_id = |number: u8| vec![number; 16];
+    let kill = |number, job: &str| pb::KillRequest { request_id: request_id(number), job: job.into() };
+    let drain = |number, within_ms, cancel| pb::DrainTrackerRequest {
+        request_id: request_id(number),
+        node: "node1".into(),
+        within_ms,
+        cancel,
+        status_only: false,
+    };
+    let mut client = cluster.client().await;
+    for (number, output) in [(2, "/one"), (3, "/two")] {
+        let job = client.submit(submission("/in", output, 0)).await.unwrap().into_inner().job;
+        client.kill(kill(number, &job)).await.unwrap();
+    }
+    client.submit(submission("/in", "/three", 0)).await.unwrap();
+    let (code, _) = refusal(client.kill(kill(5, "job_1")).await);
+    assert_eq!(code, tonic::Code::NotFound, "the JobTracker has not forgotten the job");
+    let _trackers = (cluster.tracker("node1").await, cluster.tracker("node2").await);
+    client.drain(drain(1, 60_000, false)).await.unwrap();
+    client.drain(drain(4, 0, true)).await.unwrap();
+    let history = cluster.history_from("job_1", 0).await;
+    cluster.kill_jobtracker();
+    cluster.start_jobtracker();
+    let mut client = cluster.client().await;
+    client.kill(kill(2, "job_1")).await.unwrap();
+    let status = client.drain(drain(1, 60_000, false)).await.unwrap().into_inner();
+    assert_eq!(status.by, "", "the repeated request has started a second drain");
+    for (at, _) in history.match_indices('\n') {
+        assert_eq!(cluster.history_from("job_1", at as u64 + 1).await, history[at + 1..]);
+    }
+    let (job, offset) = ("job_1".into(), history.len() as u64 + 1);
+    let (code, _) = refusal(client.history(pb::HistoryRequest { job, offset }).await);
+    assert_eq!(code, tonic::Code::InvalidArgument);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn commit_that_was_interrupted_is_completed_after_a_restart() {
     let mut cluster = Cluster::start().await;
     cluster.put("/in/a", b"a\n").await;

@@ -56,7 +56,8 @@ pub(crate) struct Fsck {
 /// Show or change safemode, or wait until it is off
 ///
 /// In safemode the NameNode refuses all changes. It leaves safemode by itself when enough blocks
-/// have been reported.
+/// have been reported, unless `on` has turned it on: that lasts until `off`, also after a restart
+/// of the NameNode.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  mrctl fs safemode\n  mrctl fs safemode wait --timeout 2m\n  mrctl fs safemode off"

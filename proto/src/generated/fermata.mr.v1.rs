@@ -1245,9 +1245,20 @@ pub struct Throughput {
     pub speed: f64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HistoryRequest {
+    #[prost(string, tag = "1")]
+    pub job: ::prost::alloc::string::String,
+    /// bytes to skip: next_offset of the last chunk, or 0
+    #[prost(uint64, tag = "2")]
+    pub offset: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HistoryChunk {
     #[prost(string, tag = "1")]
     pub lines: ::prost::alloc::string::String,
+    /// offset of a request for what follows
+    #[prost(uint64, tag = "2")]
+    pub next_offset: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WhyRequest {
@@ -1687,7 +1698,9 @@ pub mod job_tracker_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// For clients.
+    /// For clients. A request with a request ID is carried out once. If it is repeated with the same ID
+    /// within ten minutes, also after a restart, it gets the first answer. A repeated submission gets the
+    /// same job for as long as the JobTracker knows the job.
     #[derive(Debug, Clone)]
     pub struct JobTrackerClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1768,7 +1781,6 @@ pub mod job_tracker_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Submits a job. A repeated request with the same request ID returns the same job.
         pub async fn submit(
             &mut self,
             request: impl tonic::IntoRequest<super::SubmitRequest>,
@@ -2015,10 +2027,11 @@ pub mod job_tracker_client {
             self.inner.unary(req, path, codec).await
         }
         /// Returns the history of a job as JSON lines, several lines per message, also of a job that is no
-        /// longer in memory.
+        /// longer in memory. After a broken connection, the next request continues at next_offset of the
+        /// last message.
         pub async fn history(
             &mut self,
-            request: impl tonic::IntoRequest<super::JobRequest>,
+            request: impl tonic::IntoRequest<super::HistoryRequest>,
         ) -> std::result::Result<
             tonic::Response<tonic::codec::Streaming<super::HistoryChunk>>,
             tonic::Status,
@@ -2126,7 +2139,6 @@ pub mod job_tracker_server {
     /// Generated trait containing gRPC methods that should be implemented for use with JobTrackerServer.
     #[async_trait]
     pub trait JobTracker: std::marker::Send + std::marker::Sync + 'static {
-        /// Submits a job. A repeated request with the same request ID returns the same job.
         async fn submit(
             &self,
             request: tonic::Request<super::SubmitRequest>,
@@ -2192,10 +2204,11 @@ pub mod job_tracker_server {
             + std::marker::Send
             + 'static;
         /// Returns the history of a job as JSON lines, several lines per message, also of a job that is no
-        /// longer in memory.
+        /// longer in memory. After a broken connection, the next request continues at next_offset of the
+        /// last message.
         async fn history(
             &self,
-            request: tonic::Request<super::JobRequest>,
+            request: tonic::Request<super::HistoryRequest>,
         ) -> std::result::Result<tonic::Response<Self::HistoryStream>, tonic::Status>;
         /// Returns what a job or a task waits for, and recent decisions about it: rules, numbers and
         /// texts.
@@ -2215,7 +2228,9 @@ pub mod job_tracker_server {
             request: tonic::Request<super::ShadowRequest>,
         ) -> std::result::Result<tonic::Response<super::ShadowReply>, tonic::Status>;
     }
-    /// For clients.
+    /// For clients. A request with a request ID is carried out once. If it is repeated with the same ID
+    /// within ten minutes, also after a restart, it gets the first answer. A repeated submission gets the
+    /// same job for as long as the JobTracker knows the job.
     #[derive(Debug)]
     pub struct JobTrackerServer<T> {
         inner: Arc<T>,
@@ -2781,7 +2796,7 @@ pub mod job_tracker_server {
                     struct HistorySvc<T: JobTracker>(pub Arc<T>);
                     impl<
                         T: JobTracker,
-                    > tonic::server::ServerStreamingService<super::JobRequest>
+                    > tonic::server::ServerStreamingService<super::HistoryRequest>
                     for HistorySvc<T> {
                         type Response = super::HistoryChunk;
                         type ResponseStream = T::HistoryStream;
@@ -2791,7 +2806,7 @@ pub mod job_tracker_server {
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<super::JobRequest>,
+                            request: tonic::Request<super::HistoryRequest>,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {

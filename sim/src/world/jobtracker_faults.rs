@@ -91,6 +91,7 @@ impl World {
         }
         self.core = Some(core);
         self.send_event(Event::Start);
+        self.repeat_last_request();
         self.submit_all();
     }
 

@@ -179,6 +179,8 @@ pub struct World {
     checks: Option<Checks>,
     /// The newest reply of the core.
     last_reply: Option<Reply>,
+    /// The last preemption or resumption of a fuzzed run, with its reply.
+    last_request: Option<(Event, Reply)>,
     /// Number of faults that have not ended. Random events count as one fault. A permanent fault
     /// counts until it begins.
     faults_open: usize,
@@ -252,6 +254,7 @@ impl World {
             random: setup.random_events.then(|| Rng::of(setup.seed, "random events")),
             checks: setup.checked.then(Checks::default),
             last_reply: None,
+            last_request: None,
             faults_open: setup.faults.len() + usize::from(setup.random_events),
             fault_times: Vec::new(),
             stall_detector: stall::StallDetector::new(BEGINNING),

@@ -174,21 +174,42 @@ impl World {
         let at = self.random_index(self.nodes.len());
         let on = self.nodes[at].tracker_id.filter(|_| self.one_in(2));
         let request = self.manual_request();
-        self.send_event(Event::Resumption { request, task, on, by: "operator".into() });
+        self.send_twice(Event::Resumption { request, task, on, by: "operator".into() });
     }
 
     /// Sends a request twice, and checks that both replies are the same.
     pub(super) fn send_twice(&mut self, event: Event) -> Option<Reply> {
         self.send_event(event.clone());
         let first = self.last_reply.take();
-        if let Event::Preemption { request, .. } = event {
+        self.repeat_request(event.clone(), first.clone());
+        if let Some(first) = &first
+            && matches!(event, Event::Preemption { .. } | Event::Resumption { .. })
+        {
+            self.last_request = Some((event, first.clone()));
+        }
+        first
+    }
+
+    fn repeat_request(&mut self, event: Event, first: Option<Reply>) {
+        if let Event::Preemption { request, .. } | Event::Resumption { request, .. } = event {
             self.manual_requests.insert(request);
         }
+        self.last_reply = None;
         self.send_event(event);
         if first != self.last_reply {
             self.violation = Some(format!("a repeated request has a different reply than {first:?}"));
         }
-        first
+    }
+
+    /// Sends the last preemption or resumption again after a restart of the JobTracker, and checks
+    /// that the reply is the same.
+    pub(super) fn repeat_last_request(&mut self) {
+        if self.random.is_some()
+            && let Some((event, first)) = self.last_request.clone()
+        {
+            self.repeat_request(event, Some(first));
+            self.count("request repeated after a restart", true);
+        }
     }
 
     /// Repeats a heartbeat, or sends one of an earlier process. Checks that neither changes

@@ -17,8 +17,9 @@ pub(super) struct Trace {
 
 impl Trace {
     pub(super) fn add(&mut self, at: Time, fact: &Fact) {
+        // Answers have no effect of their own. The hashes of earlier results do not contain them.
+        let Some([kind, one, two]) = hash_input(fact) else { return };
         self.facts += 1;
-        let [kind, one, two] = hash_input(fact);
         for word in [at.0, kind, one, two] {
             self.hash = mix(self.hash ^ word).wrapping_add(word);
         }
@@ -61,9 +62,10 @@ fn attempt_bits(id: AttemptId) -> u64 {
     mix(task_bits(id.task)) ^ u64::from(id.number)
 }
 
-/// Returns the kind of a fact and two values that distinguish it from others of its kind.
-fn hash_input(fact: &Fact) -> [u64; 3] {
-    match fact {
+/// Returns the kind of a fact and two values that distinguish it from others of its kind. Returns
+/// `None` for a fact that is not hashed.
+fn hash_input(fact: &Fact) -> Option<[u64; 3]> {
+    Some(match fact {
         Fact::JobTrackerStarted { epoch, .. } => [1, *epoch, 0],
         Fact::TrackerJoined { tracker, incarnation, .. } => [2, u64::from(tracker.0), incarnation.0],
         Fact::TrackerSuspected { tracker, .. } => [3, u64::from(tracker.0), 0],
@@ -97,5 +99,6 @@ fn hash_input(fact: &Fact) -> [u64; 3] {
             [29, attempt_bits(*id), u64::from(*refusals)]
         }
         Fact::PreemptionDeadlineSet { attempt: id, until } => [30, attempt_bits(*id), until.0],
-    }
+        Fact::RequestAnswered { .. } => return None,
+    })
 }

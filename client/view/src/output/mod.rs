@@ -67,7 +67,7 @@ fn remedy(error: &client::Error) -> Option<String> {
     use client::Error;
     match error {
         Error::NotJobTracker { .. } => Some("name another with --jobtracker".into()),
-        Error::NoReply { .. } => Some("`mrctl jobs` shows whether it has accepted the job".into()),
+        Error::NoReply { .. } => Some("`mrctl jobs --all` and `mrctl nodes` show whether it was".into()),
         Error::ConnectionLost { job, .. } => Some(format!("follow it with `mrctl job --follow {job}`")),
         Error::LogsUnreachable { .. } => Some("`mrctl nodes` shows its state".into()),
         _ => None,

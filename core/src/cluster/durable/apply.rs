@@ -93,6 +93,10 @@ impl Durable {
                 self.job_mut(*job)?.blacklist.insert(*tracker);
                 Ok(())
             }
+            Fact::RequestAnswered { request, refusal } => {
+                self.answers.add(at, *request, refusal.clone());
+                Ok(())
+            }
         }
     }
 

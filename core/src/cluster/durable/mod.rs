@@ -9,12 +9,14 @@
 //! What only trackers report and no fact covers, such as progress and the time of the last
 //! heartbeat, is in `volatile`.
 
+mod answers;
 mod apply;
 mod check;
 mod names;
 mod outputs;
 mod preempt;
 
+pub use answers::Answers;
 pub use apply::ApplyError;
 pub use preempt::NotPreemptible;
 
@@ -61,6 +63,7 @@ pub struct Durable {
     /// The ID of the next tracker with a new name. IDs of forgotten trackers are not reused.
     next_tracker: u32,
     epoch: u64,
+    answers: Answers,
 }
 
 impl Durable {
@@ -157,6 +160,11 @@ impl Durable {
     /// Returns the ID of the job that a submission created, if the job has not been forgotten.
     pub fn job_of_request(&self, request: RequestId) -> Option<JobId> {
         self.job_by_request.get(&request).copied()
+    }
+
+    /// Returns the answers to requests of users.
+    pub fn answers(&self) -> &Answers {
+        &self.answers
     }
 
     /// Returns how near a task's input is to a tracker.

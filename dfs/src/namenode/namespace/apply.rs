@@ -87,6 +87,10 @@ impl Namespace {
                 Ok(())
             }
             Edit::Started { .. } => self.apply_started(edit),
+            Edit::SafemodeSet { on } => {
+                self.safemode = *on;
+                Ok(())
+            }
         }
     }
 

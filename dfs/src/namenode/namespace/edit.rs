@@ -76,4 +76,6 @@ pub enum Edit {
     /// `accepted`, an operator has declared this namespace the valid one, even if DataNodes have
     /// registered with a later start (ADR 0022).
     Started { epoch: u64, start: StartId, accepted: bool, next_file: u64, next_block: u64 },
+    /// An operator turned safemode on or off.
+    SafemodeSet { on: bool },
 }

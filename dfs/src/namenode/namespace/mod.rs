@@ -60,6 +60,8 @@ pub struct Namespace {
     commits: Commits,
     /// Names of nodes that are being drained.
     draining: BTreeSet<String>,
+    /// Whether an operator has turned safemode on.
+    safemode: bool,
     /// The next ID of a folder or file.
     next_file: u64,
     /// The next ID of a block.
@@ -140,6 +142,7 @@ impl Namespace {
             fences: BTreeMap::new(),
             commits: Commits::default(),
             draining: BTreeSet::new(),
+            safemode: false,
             next_file: ROOT.0 + 1,
             next_block: 1,
             skipped: Vec::new(),
@@ -155,6 +158,11 @@ impl Namespace {
     /// Returns the ID of the cluster.
     pub fn cluster_id(&self) -> &str {
         &self.cluster_id
+    }
+
+    /// Returns whether an operator has turned safemode on, so that only an operator can end it.
+    pub fn safemode(&self) -> bool {
+        self.safemode
     }
 
     /// Returns the total number of records applied.

@@ -1,8 +1,8 @@
 //! Converts the namespace to the items of a snapshot, and loads it from them.
 //!
 //! The order of the items is fixed: header, folders and files by ID, fences, commits, draining
-//! nodes, outcomes, end. The children and totals of folders are not stored: the loader computes
-//! them from the parent of each inode.
+//! nodes, safemode, outcomes, end. The children and totals of folders are not stored: the loader
+//! computes them from the parent of each inode.
 
 use super::{ApplyError, Block, Body, File, Folder, Inode, Interner, Namespace, OpenWriter, ROOT};
 use crate::namenode::op::{OnAbandon, Outcome, Quota};
@@ -42,8 +42,10 @@ pub enum SnapshotItem {
     Draining { node: String },
     /// The outcome of a recent request. The oldest outcome is first.
     Answer { request: RequestId, at_ms: u64, outcome: Outcome },
-    /// The last item: the number of items of each kind before it.
+    /// The last item of a snapshot: the number of items of each kind before it.
     End { folders: u64, files: u64, others: u64 },
+    /// An operator has turned safemode on.
+    Safemode {},
 }
 
 /// The common part of folders and files.
@@ -85,7 +87,8 @@ impl Namespace {
             let outcome = outcome.clone();
             SnapshotItem::Answer { request, at_ms, outcome }
         });
-        let others = fences.chain(commits).chain(draining).chain(retry_cache);
+        let safemode = self.safemode.then_some(SnapshotItem::Safemode {});
+        let others = fences.chain(commits).chain(draining).chain(safemode).chain(retry_cache);
         let items = std::iter::once(header).chain(inodes).chain(others);
         let mut counts = Counts::default();
         items.map(Some).chain(std::iter::once(None)).map(move |item| match item {
@@ -245,6 +248,7 @@ impl Namespace {
                 self.commits.insert(&scope, &commit_id, at_ms);
             }
             SnapshotItem::Draining { node } => drop(self.draining.insert(node)),
+            SnapshotItem::Safemode {} => self.safemode = true,
             SnapshotItem::Answer { request, at_ms, outcome } => {
                 self.retry_cache.insert(request, at_ms, outcome);
             }

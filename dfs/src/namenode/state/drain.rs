@@ -142,7 +142,7 @@ impl State {
             _ if copying => "a copy is running".into(),
             _ if tally.wanted > staying => format!("too few DataNodes remain: {staying}"),
             Some(node) => format!("{}, which has a replica, sends no heartbeats", node.registration.node),
-            None if self.safemode.is_on() => "safemode is on: no copies are made".into(),
+            None if self.in_safemode() => "safemode is on: no copies are made".into(),
             None => "the copy waits for a DataNode with free space and a free slot for a copy".into(),
         };
         Some(DrainBlock { block, path, wanted: tally.wanted, have: tally.confirmed, why })

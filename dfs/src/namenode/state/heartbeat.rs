@@ -96,7 +96,7 @@ impl State {
 
     /// Returns the commands to send. In safemode only checks are sent, no copies or deletions.
     fn take_commands(&mut self, now: Now, ix: super::NodeIx) -> Vec<Command> {
-        let safe = self.safemode.is_on();
+        let safe = self.in_safemode();
         let again_ms = self.settings.copy_timeout_ms;
         let node = self.nodes.get_mut(ix);
         let (newly_ordered, later): (Vec<_>, Vec<_>) =

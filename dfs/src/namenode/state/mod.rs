@@ -2,9 +2,9 @@
 //! and commands.
 //!
 //! It has two halves. The durable half is the [`Namespace`], which changes only by records. The
-//! volatile half (nodes, replicas, repair, deadlines of leases, safemode) is rebuilt after a
-//! restart from the reports of DataNodes. An operation is planned read-only, then its record is
-//! applied, then the volatile half is updated (`State::update_volatile`).
+//! volatile half (nodes, replicas, repair, deadlines of leases, the wait for blocks) is rebuilt
+//! after a restart from the reports of DataNodes. An operation is planned read-only, then its record
+//! is applied, then the volatile half is updated (`State::update_volatile`).
 //!
 //! It uses no clock, I/O, randomness or threads. The driver passes the time, makes records durable
 //! before it sends replies, and calls [`State::tick`] several times per second.
@@ -203,7 +203,7 @@ impl State {
         self.repeat_checks(now);
         self.drop_late_copies(now);
         self.not_copied_before.retain(|_, until| *until > now.mono_ms);
-        if self.safemode.is_on() {
+        if self.in_safemode() {
             return Vec::new();
         }
         let records = self.expire_leases(now);
@@ -281,7 +281,7 @@ impl State {
 
     fn refuse_in_safemode(&self) -> Result<(), Error> {
         let status = self.safemode();
-        let kind = if self.safemode.is_manual() { Kind::ManualSafemode } else { Kind::Safemode };
+        let kind = if self.namespace.safemode() { Kind::ManualSafemode } else { Kind::Safemode };
         if status.on { Err(Error::new(kind, status.reason)) } else { Ok(()) }
     }
 }

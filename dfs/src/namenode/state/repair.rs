@@ -147,7 +147,7 @@ impl State {
     /// Orders more copies if copies have ended since the last pass, so that they do not wait for
     /// the next tick.
     pub(super) fn repair_after_copies(&mut self, now: Now) {
-        if std::mem::take(&mut self.slot_freed) && !self.safemode.is_on() {
+        if std::mem::take(&mut self.slot_freed) && !self.in_safemode() {
             self.repair(now);
         }
     }

@@ -287,7 +287,7 @@ impl State {
     /// verified: there are enough good replicas, or no other node is available for one.
     fn are_bad_replaced(&self, block: BlockId) -> bool {
         let mut bad = self.bad_holders(block).peekable();
-        if bad.peek().is_none() || self.safemode.is_on() {
+        if bad.peek().is_none() || self.in_safemode() {
             return false;
         }
         let Some(tally) = self.tally(block) else { return false };

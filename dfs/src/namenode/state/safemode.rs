@@ -1,20 +1,23 @@
 //! Safemode: nothing is changed and no replica is deleted. There are three independent reasons:
 //! waiting for blocks after a start, the command of an operator, and too little space on the disk
-//! of the edit log.
+//! of the edit log. The command is durable: it is in the [`Namespace`].
 
 use super::{Event, State, nodes::Liveness};
-use crate::namenode::{namespace::Namespace, op::Now, settings::Settings, view::SafemodeStatus};
+use crate::namenode::{
+    namespace::{Edit, Namespace, Record},
+    op::Now,
+    settings::Settings,
+    view::SafemodeStatus,
+};
 
 /// Maximum number of dead DataNodes that the advice names.
 const NAMED_NODES_MAX: usize = 3;
 
-/// Why safemode is on, or since when it is off.
+/// The volatile reasons why safemode is on, or since when it is off.
 #[derive(Debug)]
 pub(super) struct Safemode {
     /// Whether the NameNode waits for blocks after a start.
     waiting: bool,
-    /// Whether an operator has turned safemode on.
-    manual: bool,
     /// The free space of the disk of the edit log, if it is too low.
     low_disk_free: Option<u64>,
     /// Monotonic time of the first tick after the end of safemode. `None` while safemode is on.
@@ -26,16 +29,7 @@ pub(super) struct Safemode {
 impl Safemode {
     pub(super) fn at_start(settings: &Settings, namespace: &Namespace) -> Self {
         let waiting = blocks_needed(settings, namespace) > 0 || settings.safemode_nodes_min > 0;
-        Self { waiting, manual: false, low_disk_free: None, left_ms: None, last_noted_on: false }
-    }
-
-    pub(super) fn is_on(&self) -> bool {
-        self.waiting || self.manual || self.low_disk_free.is_some()
-    }
-
-    /// Returns whether an operator has turned safemode on, so that only an operator can end it.
-    pub(super) fn is_manual(&self) -> bool {
-        self.manual
+        Self { waiting, low_disk_free: None, left_ms: None, last_noted_on: false }
     }
 
     /// Returns whether safemode has been off for this long.
@@ -51,12 +45,23 @@ fn blocks_needed(settings: &Settings, namespace: &Namespace) -> u64 {
 }
 
 impl State {
-    /// Turns safemode on or off by command. Turning it off also ends the wait for blocks.
-    pub fn set_safemode(&mut self, on: bool) {
-        self.safemode.manual = on;
+    pub(super) fn in_safemode(&self) -> bool {
+        self.namespace.safemode() || self.safemode.waiting || self.safemode.low_disk_free.is_some()
+    }
+
+    /// Turns safemode on or off by command. Turning it off also ends the wait for blocks. Returns
+    /// the record, which must be durable before the reply is sent; `None` if nothing durable has
+    /// changed.
+    pub fn set_safemode(&mut self, now: Now, on: bool) -> Option<Record> {
         if !on {
             self.safemode.waiting = false;
         }
+        if self.namespace.safemode() == on {
+            return None;
+        }
+        let record = Record { at_ms: now.wall_ms, request: None, edits: vec![Edit::SafemodeSet { on }] };
+        self.apply_record(now, &record);
+        Some(record)
     }
 
     /// Sets the free space of the disk of the edit log if it is too low; `None` if there is enough
@@ -72,7 +77,7 @@ impl State {
             let enough = self.good.len() as u64 >= blocks_needed(&self.settings, &self.namespace);
             self.safemode.waiting = !enough || self.reported_nodes() < self.settings.safemode_nodes_min;
         }
-        if self.safemode.is_on() {
+        if self.in_safemode() {
             self.safemode.left_ms = None;
         } else if self.safemode.left_ms.is_none() {
             self.safemode.left_ms = Some(now.mono_ms);
@@ -82,7 +87,7 @@ impl State {
     }
 
     fn note_safemode(&mut self) {
-        let on = self.safemode.is_on();
+        let on = self.in_safemode();
         if std::mem::replace(&mut self.safemode.last_noted_on, on) == on {
             return;
         }
@@ -126,7 +131,7 @@ impl State {
                 self.missing_nodes_advice()
             ));
         }
-        if self.safemode.manual {
+        if self.namespace.safemode() {
             reasons.push("turned on by an operator: `mrctl fs safemode off` ends it".into());
         }
         if let Some(free) = self.safemode.low_disk_free {

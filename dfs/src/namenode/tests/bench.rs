@@ -378,6 +378,11 @@ impl Bench {
         self.start(false);
     }
 
+    pub(super) fn set_safemode(&mut self, on: bool) {
+        let record = self.state.set_safemode(self.now, on);
+        self.records.extend(record);
+    }
+
     /// Restarts the NameNode from an older copy of its log, which has only this many records.
     pub(super) fn restore(&mut self, records: usize) {
         self.records.truncate(records);

@@ -226,7 +226,7 @@ impl RandomCluster {
             (node.up, node.loses_replies) = (true, false);
         }
         self.bench.beat_all();
-        self.bench.state.set_safemode(false);
+        self.bench.set_safemode(false);
         let fsck = self.bench.state.fsck(&path("/"), None, usize::MAX).unwrap();
         for file in fsck.problems {
             if file.blocks.iter().any(|block| self.bench.good_on(block.block).is_empty()) {
@@ -251,7 +251,7 @@ impl RandomCluster {
 
     fn safemode(&mut self) {
         let on = self.random.once_in(3);
-        self.bench.state.set_safemode(on);
+        self.bench.set_safemode(on);
         self.fault_counts[7] += 1;
     }
 
@@ -264,7 +264,7 @@ impl RandomCluster {
                 node.move_to_bad(block);
             }
         }
-        self.bench.state.set_safemode(false);
+        self.bench.set_safemode(false);
         for _ in 0..200 {
             self.bench.run_ms(1_000);
         }

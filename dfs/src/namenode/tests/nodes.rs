@@ -2,6 +2,7 @@
 
 use super::bench::{Bench, FakeNode, path, settings};
 use crate::namenode::{
+    namespace::SnapshotLoader,
     op::{Caller, Command, Heartbeat, HeartbeatAnswer, Op, Registration, Replica, Usage},
     state::Event,
     view::{Checked, NodeState},
@@ -437,12 +438,32 @@ fn operator_can_turn_safemode_off_and_on() {
     bench.restart();
     bench.run_ms(3_000);
     assert!(bench.state.safemode().on);
-    bench.state.set_safemode(false);
+    bench.set_safemode(false);
     bench.ask(mkdir("/x")).unwrap();
     assert_eq!(bench.state.report(bench.now).missing, 1);
-    bench.state.set_safemode(true);
+    bench.set_safemode(true);
     assert_eq!(bench.refusal_kind(mkdir("/y")), Kind::ManualSafemode);
-    bench.state.set_safemode(false);
+    bench.set_safemode(false);
+    bench.ask(mkdir("/y")).unwrap();
+}
+
+#[test]
+fn safemode_that_an_operator_has_turned_on_survives_a_restart_and_a_snapshot() {
+    let mut bench = Bench::with_nodes(1);
+    bench.set_safemode(true);
+    let records = bench.records.len();
+    bench.set_safemode(true);
+    assert_eq!(bench.records.len(), records, "a repeated request has made a record");
+    bench.restart();
+    bench.run_ms(3_000);
+    assert_eq!(bench.refusal_kind(mkdir("/x")), Kind::ManualSafemode);
+    let mut loader = SnapshotLoader::default();
+    bench.state.namespace().items().for_each(|item| loader.take(item).unwrap());
+    assert!(loader.finish().unwrap().safemode());
+    bench.set_safemode(false);
+    bench.ask(mkdir("/x")).unwrap();
+    bench.restart();
+    bench.run_ms(3_000);
     bench.ask(mkdir("/y")).unwrap();
 }
 
@@ -676,9 +697,9 @@ fn events_report_nodes_drains_and_safemode() {
     bench.nodes[1].up = true;
     bench.run_ms(2_000);
     assert_eq!(events(&mut bench), ["DataNode n2 is back"]);
-    bench.state.set_safemode(true);
+    bench.set_safemode(true);
     bench.run_ms(1_000);
-    bench.state.set_safemode(false);
+    bench.set_safemode(false);
     bench.run_ms(1_000);
     let reported = events(&mut bench);
     assert!(

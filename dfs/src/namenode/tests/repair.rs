@@ -387,7 +387,7 @@ fn a_drain_can_be_cancelled_for_a_node_that_never_came_back() {
     bench.nodes[0].up = false;
     bench.restart();
     bench.run_ms(1_000);
-    bench.state.set_safemode(false);
+    bench.set_safemode(false);
     bench.ask(drain("n1", true)).unwrap();
     assert_eq!(drain_progress(&bench, "n1"), (NodeState::Dead, 0));
 }
@@ -515,7 +515,7 @@ fn after_a_start_only_copies_of_replicas_that_may_still_be_reported_wait() {
     bench.nodes[late].up = false;
     bench.restart_with(&slow);
     bench.beat_all();
-    bench.state.set_safemode(false);
+    bench.set_safemode(false);
     bench.run_ms(1_000);
     // Damage a replica, increase the replication of a file, and drain a node. The copies for these
     // must not wait for `dead_after` (ten minutes).

@@ -203,6 +203,7 @@ fn records() -> Vec<Record> {
         vec![
             Edit::Fenced { scope: "jobs".into(), start: Start { epoch: 3, id: StartId(9) } },
             Edit::DrainSet { node: "n1".into(), on: true },
+            Edit::SafemodeSet { on: true },
         ],
         vec![started(2, 100, 1000)],
     ];

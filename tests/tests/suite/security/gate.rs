@@ -210,7 +210,7 @@ async fn access_as(caller: &Caller, method: &str, of: &ProtectedItems) -> Option
             call!(mr::ResumeRequest { request_id, task, on: String::new() })
         }
         (true, "Tasks") => call!(mr::TasksRequest { job, ..Default::default() }),
-        (true, "History") => call!(mr::JobRequest { job }),
+        (true, "History") => call!(mr::HistoryRequest { job, offset: 0 }),
         (true, "Why") => call!(mr::WhyRequest { of: job }),
         (true, "Log") => call!(mr::LogRequest { attempt, stderr: true, tail_bytes: 0 }),
         _ => None,

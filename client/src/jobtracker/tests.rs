@@ -1,0 +1,203 @@
+//! Tests of requests and histories against a fake JobTracker that loses replies, and of the notice
+//! about a slow reply.
+
+use super::*;
+use proto::mr::job_tracker_server::{JobTracker as Service, JobTrackerServer};
+use std::sync::Mutex;
+use tonic::{Response, codegen::tokio_stream};
+
+type Answer<T> = std::result::Result<Response<T>, Status>;
+type Stream<T> = tokio_stream::Iter<std::vec::IntoIter<std::result::Result<T, Status>>>;
+
+/// The history of every job, sent one line at a time.
+const HISTORY: &str = "one\ntwo\nthree\n";
+
+#[derive(Default)]
+struct Fake {
+    /// IDs of the requests so far.
+    requests: Mutex<Vec<Vec<u8>>>,
+    /// Offsets of the requests for histories so far.
+    offsets: Mutex<Vec<u64>>,
+    /// The error with which every first of two requests or streams of a history fails.
+    error: Option<Status>,
+}
+
+impl Fake {
+    async fn start(error: Option<Status>) -> (Arc<Self>, JobTracker) {
+        let fake = Arc::new(Self { error, ..Self::default() });
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap().to_string();
+        let server =
+            tonic::transport::Server::builder().add_service(JobTrackerServer::from_arc(fake.clone()));
+        tokio::spawn(server.serve_with_incoming(tonic::transport::server::TcpIncoming::from(listener)));
+        let client = JobTracker::connect(&addr, Some("ann"), Credentials::default()).await.unwrap();
+        (fake, client)
+    }
+
+    fn handle<T: Default>(&self, id: Vec<u8>) -> Answer<T> {
+        let mut requests = self.requests.lock().unwrap();
+        requests.push(id);
+        match &self.error {
+            Some(error) if requests.len() % 2 == 1 => Err(error.clone()),
+            _ => Ok(Response::new(T::default())),
+        }
+    }
+}
+
+fn unused<T>() -> Answer<T> {
+    Err(Status::unimplemented("not used by the tests"))
+}
+
+#[tonic::async_trait]
+impl Service for Fake {
+    type WatchStream = Stream<pb::JobStatus>;
+    type HistoryStream = Stream<pb::HistoryChunk>;
+
+    async fn submit(&self, request: Request<pb::SubmitRequest>) -> Answer<pb::SubmitReply> {
+        self.handle(request.into_inner().request_id)
+    }
+
+    async fn kill(&self, request: Request<pb::KillRequest>) -> Answer<pb::KillReply> {
+        self.handle(request.into_inner().request_id)
+    }
+
+    async fn preempt(&self, request: Request<pb::PreemptRequest>) -> Answer<pb::PreemptReply> {
+        self.handle(request.into_inner().request_id)
+    }
+
+    async fn resume(&self, request: Request<pb::ResumeRequest>) -> Answer<pb::ResumeReply> {
+        self.handle(request.into_inner().request_id)
+    }
+
+    async fn drain(&self, request: Request<pb::DrainTrackerRequest>) -> Answer<pb::DrainTrackerReply> {
+        self.handle(request.into_inner().request_id)
+    }
+
+    async fn forget_node(&self, request: Request<pb::ForgetNodeRequest>) -> Answer<pb::ForgetNodeReply> {
+        self.handle(request.into_inner().request_id)
+    }
+
+    async fn history(&self, request: Request<pb::HistoryRequest>) -> Answer<Self::HistoryStream> {
+        let offset = request.into_inner().offset;
+        let mut offsets = self.offsets.lock().unwrap();
+        offsets.push(offset);
+        let mut next_offset = offset;
+        let chunk = |line: &str| {
+            next_offset += line.len() as u64;
+            Ok(pb::HistoryChunk { lines: line.into(), next_offset })
+        };
+        let mut chunks: Vec<_> = HISTORY[offset as usize..].split_inclusive('\n').map(chunk).collect();
+        if let Some(error) = self.error.clone().filter(|_| offsets.len() % 2 == 1) {
+            chunks.truncate(1);
+            chunks.push(Err(error));
+        }
+        Ok(Response::new(tokio_stream::iter(chunks)))
+    }
+
+    async fn jobs(&self, _: Request<pb::JobsRequest>) -> Answer<pb::JobsReply> {
+        unused()
+    }
+
+    async fn job(&self, _: Request<pb::JobRequest>) -> Answer<pb::JobStatus> {
+        unused()
+    }
+
+    async fn watch(&self, _: Request<pb::JobRequest>) -> Answer<Self::WatchStream> {
+        unused()
+    }
+
+    async fn tasks(&self, _: Request<pb::TasksRequest>) -> Answer<pb::TasksReply> {
+        unused()
+    }
+
+    async fn trackers(&self, _: Request<pb::TrackersRequest>) -> Answer<pb::TrackersReply> {
+        unused()
+    }
+
+    async fn why(&self, _: Request<pb::WhyRequest>) -> Answer<pb::WhyReply> {
+        unused()
+    }
+
+    async fn schedulers(&self, _: Request<pb::SchedulersRequest>) -> Answer<pb::SchedulersReply> {
+        unused()
+    }
+
+    async fn shadow(&self, _: Request<pb::ShadowRequest>) -> Answer<pb::ShadowReply> {
+        unused()
+    }
+}
+
+async fn history(client: &JobTracker) -> Result<String> {
+    let mut text = String::new();
+    let add = |lines: &str| {
+        text.push_str(lines);
+        Ok::<_, Error>(())
+    };
+    client.history("job_1", add).await?;
+    Ok(text)
+}
+
+#[tokio::test]
+async fn requests_without_an_answer_are_repeated_with_the_same_id() {
+    let (fake, client) = Fake::start(Some(Status::unavailable("the JobTracker is stopping"))).await;
+    client.kill("job_1").await.unwrap();
+    client.preempt("job_1.m0.0", PreemptKind::Kill).await.unwrap();
+    client.resume("job_1.m0", None).await.unwrap();
+    client.drain("node1", Duration::from_secs(9)).await.unwrap();
+    client.undrain("node1").await.unwrap();
+    client.forget_node("node1").await.unwrap();
+    let requests = fake.requests.lock().unwrap();
+    assert_eq!(requests.len(), 12);
+    let mut ids: Vec<&Vec<u8>> = requests
+        .chunks(2)
+        .map(|sent| {
+            assert_eq!(sent[0], sent[1], "a repeated request has another ID");
+            &sent[0]
+        })
+        .collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 6, "two requests have the same ID");
+}
+
+#[tokio::test]
+async fn history_continues_after_the_last_chunk() {
+    let (fake, client) = Fake::start(Some(Status::unavailable("the connection broke"))).await;
+    assert_eq!(history(&client).await.unwrap(), HISTORY);
+    assert_eq!(*fake.offsets.lock().unwrap(), [0, 4]);
+}
+
+#[tokio::test]
+async fn refusals_are_not_repeated() {
+    let (fake, client) = Fake::start(Some(Status::failed_precondition("too late to kill it"))).await;
+    assert_eq!(client.kill("job_1").await.unwrap_err().to_string(), "too late to kill it");
+    assert!(history(&client).await.is_err());
+    assert_eq!((fake.requests.lock().unwrap().len(), fake.offsets.lock().unwrap().len()), (1, 1));
+}
+
+#[tokio::test]
+async fn error_without_an_answer_is_one_line_that_names_the_request() {
+    let (_, client) = Fake::start(None).await;
+    let client = client.with_advice(|| "start it with `mrctl up`".into());
+    let addr = client.addr().to_owned();
+    let error = Error::unreachable(Role::JobTracker, &addr, "connection refused");
+    let long_ago = Instant::now().checked_sub(2 * RETRY_TIMEOUT).unwrap();
+    let error = client.pause_before_retry(error, long_ago, || "the request to kill job_1".into()).await;
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        format!(
+            "the JobTracker at {addr} has not answered the request to kill job_1 for 60 s (connection refused); \
+             start it with `mrctl up`; it may have been carried out"
+        )
+    );
+}
+
+#[tokio::test]
+async fn slow_reply_is_reported_with_the_server() {
+    let (notify, notified) = tokio::sync::oneshot::channel();
+    let notify_line = |line: &str| notify.send(line.to_owned()).unwrap();
+    // The work ends when `notify` was called.
+    let line = notify_if_slow(Role::JobTracker, "h:1", notified, notify_line).await.unwrap();
+    assert_eq!(line, "waiting for the JobTracker at h:1: no answer for 2 s");
+    notify_if_slow(Role::JobTracker, "h:1", async {}, |line| panic!("{line}")).await;
+}
