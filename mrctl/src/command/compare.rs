@@ -117,6 +117,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     args.figures.as_deref().map_or(Ok(()), create_figures_folder)?;
     let provenance = Provenance::of_this_process().with_files(files.iter().map(PathBuf::as_path))?;
     let made_by = provenance.line();
+    let commit_of_runs = args.runs_of.as_deref().unwrap_or(provenance.commit);
     let runs = SimulationProgress::new();
     let campaign = Campaign {
         workloads: &workloads,
@@ -128,7 +129,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         time_limit: args.time_limit.0,
         progress: &|run| runs.report(run),
         made_by: &made_by,
-        commit: args.runs_of.as_deref().unwrap_or(provenance.commit),
+        commit: commit_of_runs,
         only_stored: args.runs_of.is_some(),
     };
     let records = campaign.run(&|what, done, of| runs.count_any_run(what, done, of))?;
@@ -160,7 +161,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             "command": provenance.command,
             "version": provenance.version,
             "commit": provenance.commit,
-            "commit_of_runs": campaign.commit,
+            "commit_of_runs": commit_of_runs,
             "files": provenance.files,
             "date": output::utc(output::now_ms()),
             "first_seed": args.first_seed,
