@@ -161,7 +161,7 @@ struct Compare {
     mrctl submit wordcount --input /books --output /counts --reduces 4\n  \
     mrctl submit sort --input /books --output /sorted --reduces 4\n  \
     mrctl sim calibrate .fermata/data/jobtracker/history > mine.toml\n  \
-    mrctl sim --workload gridmix --profiles mine.toml --nodes 100")]
+    mrctl sim --workload mixed --profiles mine.toml --nodes 100")]
 struct Calibrate {
     /// A history file, or a folder of history files
     history: PathBuf,
@@ -349,6 +349,7 @@ pub(super) fn open_case(request: &Request, seeds: u64, faults: Option<&Path>) ->
         other => other.into(),
     })?;
     for step in &case.setup.steps {
+        | CatalogError::UnusedProfiles { .. }
         if let (Some(why), Some(file)) = (step.action.not_simulated(), faults) {
             eprintln!("mrctl: {}:{}: {} is left out: {why}", file.display(), step.line, step.action.verb());
         }
@@ -647,7 +648,7 @@ mod tests {
     fn figures_and_tables_are_written_with_the_checksums_of_their_inputs() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
-        std::fs::write(path("p.toml"), "[sort]\nmap_mbps = 10.0\n").expect("a working disk");
+        std::fs::write(path("p.toml"), "[fcs-terasort]\nmap_mbps = 10.0\n").expect("a working disk");
         let (figures, csv, page) = (path("figures"), path("jobs.csv"), path("page.html"));
         let profiles = path("p.toml");
         let flags = ["--figures", &figures, "--csv", &csv, "--report", &page, "--profiles", &profiles];
