@@ -29,6 +29,7 @@ pub mod trial;
 pub mod workload;
 pub mod world;
 
+pub use cluster_file::{MACHINES_MAX, SLOTS_MAX};
 pub use histories::Recording;
 pub use mrcore::{
     PerPhase, Phase, Span,

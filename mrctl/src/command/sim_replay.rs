@@ -11,7 +11,7 @@ use anyhow::Result;
 use daemon::Period;
 use serde_json::json;
 use sim::{
-    PerPhase, Recording,
+    MACHINES_MAX, PerPhase, Recording, SLOTS_MAX,
     experiment::Step,
     fault::{Fault, FaultKind},
     replay::{self, Replay, ReplayRequest, replay},
@@ -41,10 +41,10 @@ pub(crate) struct Args {
     nodes: Option<String>,
     /// Map slots of each node [default: as in the history; for older histories without slots, the
     /// largest number in use at a time]
-    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=i64::from(SLOTS_MAX)))]
     map_slots: Option<u32>,
     /// Reduce slots of each node [default: as for map slots]
-    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=i64::from(SLOTS_MAX)))]
     reduce_slots: Option<u32>,
     /// Kill a node of the history, this many seconds after the first job was submitted
     #[arg(long, value_name = "NODE@SECONDS")]
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     output::check_local(&args.history)?;
     let history = history::read(&args.history)?;
     let ran = match named.and_then(|mut named| named.pop()) {
-        Some(named) => replay::as_configured(named),
+        Some(named) => replay::named(&history, named).map_err(|error| Usage(format!("--ran {error}")))?,
         None => replay::ran(&history).map_err(|error| Usage(error.to_string()))?,
     };
     if !history.real.iter().any(|real| real.succeeded) {
@@ -248,7 +248,7 @@ fn as_json(provenance: &Provenance, texts: &Paragraphs, replay: &Replay) -> serd
 
 /// Parses the value of `--nodes`, where `+4` and `-1` are differences and `8` is a new number of
 /// nodes. Returns the difference from `were`, the number of nodes in the history. Refuses a result
-/// of zero nodes.
+/// of zero nodes, or of too many.
 fn parse_node_difference(text: &str, were: usize) -> Result<i32> {
     let bad = || Usage(format!("--nodes {text}: give a number (8), or a difference (+4, -1)"));
     let number: i32 = text.parse().map_err(|_| bad())?;
@@ -261,6 +261,10 @@ fn parse_node_difference(text: &str, were: usize) -> Result<i32> {
     Ok(more)
 }
 
+    let nodes = were.saturating_add(more).unsigned_abs();
+    if nodes > MACHINES_MAX {
+        return Err(Usage(format!("--nodes {text}: at most {MACHINES_MAX} nodes can be simulated")).into());
+    }
 fn parse_fault(text: &str, trackers: &[String]) -> Result<Fault> {
     let bad = || Usage(format!("{text:?} is not NODE@SECONDS; the nodes are {}", trackers.join(", ")));
     let (name, at) = text.split_once('@').ok_or_else(bad)?;
@@ -278,7 +282,7 @@ mod tests {
         assert_eq!(parse_node_difference("+4", 3).expect("seven"), 4);
         assert_eq!(parse_node_difference("4", 3).expect("four"), 1);
         assert_eq!(parse_node_difference("-1", 3).expect("two"), -1);
-        for bad in ["-3", "0", "-9", "some"] {
+        for bad in ["-3", "0", "-9", "some", "100001", "99999999", "+99998", "+2147483647"] {
             assert!(parse_node_difference(bad, 3).is_err(), "{bad}");
         }
     }
