@@ -328,7 +328,7 @@ impl History {
             facts: 0,
             task_times: Vec::new(),
             unfinished,
-            unsubmitted: 0,
+            unsubmitted: Vec::new(),
             stopped: false,
             fault_times: Vec::new(),
             cases: crate::Cases::default(),
