@@ -12,7 +12,7 @@ use sim::{
     report,
     workload::OfferedLoad,
 };
-use std::ops::Range;
+use std::{ops::Range, path::PathBuf};
 
 /// How a comparison was made.
 #[derive(Debug, Serialize)]
@@ -31,14 +31,15 @@ pub(crate) struct Details {
 
 impl Details {
     /// `size` is that of the first seed. The workloads of the other seeds are generated only if
-    /// `has_rows`: if [`job_rows`] is called.
+    /// `has_rows`: if [`job_rows`] is called. `files` are those that the result depends on.
     pub(crate) fn of(
         case: &Case,
         request: &Request,
         (size, has_rows): (CaseSize, bool),
         seeds: &Range<u64>,
+        files: &[PathBuf],
     ) -> Result<Self> {
-        let provenance = Provenance::of_this_process().with_files(request.files())?;
+        let provenance = Provenance::of_this_process().with_files(files.iter().map(PathBuf::as_path))?;
         let others = if has_rows { seeds.start + 1..seeds.end } else { 0..0 };
         let others = others.map(|seed| case.size(seed).offered_load);
         let offered_loads = std::iter::once(size.offered_load).chain(others).collect();
@@ -168,7 +169,6 @@ pub(crate) fn jobs(comparison: &Comparison, at: usize) -> Value {
     all.collect()
 }
 
-/// Returns the rows of CSV and Parquet: every job of every policy and seed, with its policy and with
 /// Returns a job that was not submitted before the run ended, with the keys of the others.
 fn not_submitted(job: &UnsubmittedJob, seed: u64) -> Value {
     json!({
@@ -193,6 +193,7 @@ fn not_submitted(job: &UnsubmittedJob, seed: u64) -> Value {
     })
 }
 
+/// Returns the rows of CSV and Parquet: every job of every policy and seed, with its policy and with
 /// the utilisation and the offered load of its run.
 pub(crate) fn job_rows(details: &Details, comparison: &Comparison) -> Vec<Map<String, Value>> {
     let mut rows = Vec::new();
@@ -228,7 +229,7 @@ mod tests {
     fn rows_have_the_utilisation_and_offered_load_of_their_seed() {
         let request = Request { workload: "gridmix".into(), jobs: Some(4), ..Request::default() };
         let case = sim::catalog::open(&request).expect("a name");
-        let details = Details::of(&case, &request, (case.size(1), true), &(1..3)).expect("no files");
+        let details = Details::of(&case, &request, (case.size(1), true), &(1..3), &[]).expect("no files");
         let experiment = Experiment {
             setup: case.setup,
             faults: None,
@@ -261,7 +262,6 @@ mod tests {
     }
 
     #[test]
-    fn json_keys_are_unique() {
     fn jobs_that_were_not_submitted_are_unfinished_and_have_rows() {
         let request = Request { workload: "gridmix".into(), jobs: Some(6), ..Request::default() };
         let case = sim::catalog::open(&request).expect("a name");
@@ -290,6 +290,7 @@ mod tests {
     }
 
     #[test]
+    fn json_keys_are_unique() {
         let profiles = profile::built_in();
         let experiment = Experiment {
             setup: Setup::even(20, PerPhase { map: 8, reduce: 2 }, "fifo"),

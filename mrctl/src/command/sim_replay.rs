@@ -2,7 +2,7 @@
 
 use super::{
     provenance::Provenance,
-    sim::{can_write_all, create_history_folder, parse_policies, write},
+    sim::{NewHistories, can_write_all, parse_policies, policy_files, write},
     sim_json,
     why::{SimulatedWhy, print_simulated},
 };
@@ -77,7 +77,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let why = "--history and --why are for one run: give one policy with --scheduler";
         return Err(Usage(why.into()).into());
     }
-    can_write_all(args.report.iter(), std::iter::once(args.history.as_path()))?;
+    let mut inputs = vec![args.history.clone()];
+    inputs.extend(policy_files(named.iter().flatten().chain(&others)));
+    can_write_all(args.report.iter(), &inputs)?;
     output::check_local(&args.history)?;
     let history = history::read(&args.history)?;
     let ran = match named.and_then(|mut named| named.pop()) {
@@ -101,15 +103,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(why) = args.why {
         return explain(args, &history, &what, why);
     }
-    args.history_folder.as_deref().map_or(Ok(()), create_history_folder)?;
-    let provenance = Provenance::of_this_process().with_files([&*args.history])?;
+    let histories = args.history_folder.as_deref().map(NewHistories::create).transpose()?;
+    let provenance = Provenance::of_this_process().with_files(inputs.iter().map(PathBuf::as_path))?;
     let made_by = provenance.line();
     // Policy 0 is the one of the history.
-    let folder = args.history_folder.as_deref();
-    let recording = folder.map(|folder| Recording { folder, made_by: &made_by, variant: 1 });
+    let recording =
+        histories.as_ref().map(|new| Recording { folder: new.unfinished(), made_by: &made_by, variant: 1 });
     let runs = SimulationProgress::new();
     let watch = |step: Step<'_>| runs.count_run("", step);
     let replay = replay(&history, &what, &watch, &|run| runs.report(run), recording)?;
+    histories.map_or(Ok(()), NewHistories::publish)?;
     drop(runs);
     for (fail, fault) in args.fail.iter().zip(&what.faults) {
         if let Some(warning) = replay.comparison.never_happened(&format!("--fail {fail}"), fault.at()) {
@@ -258,13 +261,13 @@ fn parse_node_difference(text: &str, were: usize) -> Result<i32> {
         let were = output::count(were.unsigned_abs().into(), "node");
         return Err(Usage(format!("--nodes {text}: no node would be left of {were}")).into());
     }
-    Ok(more)
-}
-
     let nodes = were.saturating_add(more).unsigned_abs();
     if nodes > MACHINES_MAX {
         return Err(Usage(format!("--nodes {text}: at most {MACHINES_MAX} nodes can be simulated")).into());
     }
+    Ok(more)
+}
+
 fn parse_fault(text: &str, trackers: &[String]) -> Result<Fault> {
     let bad = || Usage(format!("{text:?} is not NODE@SECONDS; the nodes are {}", trackers.join(", ")));
     let (name, at) = text.split_once('@').ok_or_else(bad)?;
