@@ -1,6 +1,5 @@
 //! The result of a run.
 
-use crate::workload::JobPlan;
 use mrcore::{PerPhase, Time, metrics::Metrics};
 use schedulers::timed::DecisionStats;
 use std::collections::BTreeMap;
@@ -53,18 +52,6 @@ pub struct UnsubmittedJob {
     pub tasks: PerPhase<u32>,
     /// Bytes of its input.
     pub input_bytes: u64,
-}
-
-impl From<&JobPlan> for UnsubmittedJob {
-    fn from(plan: &JobPlan) -> Self {
-        Self {
-            name: plan.name.clone(),
-            group: plan.group.clone(),
-            user: plan.user.clone(),
-            tasks: PerPhase { map: plan.maps.len() as u32, reduce: plan.reduces.len() as u32 },
-            input_bytes: plan.maps.iter().map(|map| map.bytes).sum(),
-        }
-    }
 }
 
 /// A run that violated a rule, whose external policy failed, or whose histories cannot be written.
