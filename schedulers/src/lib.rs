@@ -195,10 +195,16 @@ pub enum PolicyError {
     Parameter(#[from] ParameterError),
 }
 
-/// Returns a hint for a name with parameters in brackets, which are allowed only in lists of
+/// The name of policies in another process, which only the simulator has.
+const EXTERNAL: &str = "external";
+
+/// Returns a hint for `external`, and for a name with parameters in brackets, which are allowed only in lists of
 /// policies for the simulator.
 fn parameters_hint(name: &str) -> String {
     match name.split_once('[') {
+        _ if name == EXTERNAL || name.starts_with("external[") => {
+            "; external runs only in the simulator (`mrctl sim`)".to_owned()
+        }
         Some((policy, _)) => format!(
             "; parameters are in fermata.toml, under [scheduler.{}]",
             POLICIES.iter().find(|known| known.name == policy).map_or(policy, |known| known.section)
@@ -358,6 +364,10 @@ mod tests {
         assert_eq!(error.matches("hsrtf,").count(), 1, "each section is listed once: {error}");
         let error = refusal("fcs[preempt=kill]", &Params::new());
         assert!(error.ends_with("; parameters are in fermata.toml, under [scheduler.fcs]"), "{error}");
+        for name in ["external", "external[command=python3 p.py]"] {
+            let error = refusal(name, &Params::new());
+            assert!(error.ends_with("; external runs only in the simulator (`mrctl sim`)"), "{error}");
+        }
     }
 
     #[test]

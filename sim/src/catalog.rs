@@ -140,6 +140,8 @@ pub enum CatalogError {
     Trace(#[from] TraceError),
     #[error("{path}: {bad}")]
     Profiles { path: String, bad: ProfileError },
+    #[error("{path}: it has {given}, but {workload} uses only {used}: give profiles with these names")]
+    UnusedProfiles { path: String, given: String, workload: String, used: String },
     #[error("{path}:{bad}")]
     Scenario { path: String, bad: ScenarioFileError },
     #[error("{path}:{bad}")]
@@ -269,10 +271,27 @@ impl CaseSize {
 pub fn profiles(path: Option<&Path>) -> Result<Profiles, CatalogError> {
     let mut profiles = profile::built_in();
     if let Some(path) = path {
-        let bad = |bad| CatalogError::Profiles { path: path.display().to_string(), bad };
-        profiles.extend(profile::parse(&read_text(path)?).map_err(bad)?);
+        profiles.extend(read_profiles(path)?);
     }
     Ok(profiles)
+}
+
+fn read_profiles(path: &Path) -> Result<Profiles, CatalogError> {
+    let bad = |bad| CatalogError::Profiles { path: path.display().to_string(), bad };
+    profile::parse(&read_text(path)?).map_err(bad)
+}
+
+/// Checks that a workload uses at least one profile of a file.
+fn check_profiles(path: &Path, workload: &str) -> Result<(), CatalogError> {
+    let (given, used) = (read_profiles(path)?, profiles_used(workload));
+    if given.keys().any(|name| used.contains(&name.as_str())) {
+        return Ok(());
+    }
+    let names: Vec<&str> = given.keys().map(String::as_str).collect();
+    let given =
+        if names.is_empty() { "no profiles".to_owned() } else { format!("only {}", names.join(", ")) };
+    let (path, workload) = (path.display().to_string(), workload.to_owned());
+    Err(CatalogError::UnusedProfiles { path, given, workload, used: used.join(", ") })
 }
 
 /// Reads a text file.
@@ -336,6 +355,7 @@ pub fn open(request: &Request) -> Result<Case, CatalogError> {
     let machines = cluster.as_ref().map(|cluster| cluster.machines().len() as u32);
     let request = &Request { nodes: machines.or(request.nodes), ..request.clone() };
     let profiles = profiles(request.profiles.as_deref())?;
+    request.profiles.as_deref().map_or(Ok(()), |path| check_profiles(path, &request.workload))?;
     let mut case = match built_in_case(request, profiles) {
         Some(case) => case,
         None => from_file(request, cluster.as_ref().map(ClusterFile::reduce_slots))?,
@@ -430,7 +450,21 @@ fn is_built_in(workload: &str) -> bool {
 
 /// Returns whether the durations of the tasks of a workload follow from the profiles of programs.
 fn uses_profiles(workload: &str) -> bool {
-    is_built_in(workload) && coshh_classes(workload).is_none() && !REAL_WORKLOADS.contains(&workload)
+    !profiles_used(workload).is_empty()
+}
+
+/// Returns the names of the profiles that the durations of the tasks of a workload follow from.
+fn profiles_used(workload: &str) -> &'static [&'static str] {
+    match workload {
+        "hsrtf" => &["hsrtf-sort", "hsrtf-wordcount"],
+        "chronos-wordcount" => &["chronos-wordcount"],
+        "chronos-sort" => &["chronos-sort"],
+        "fcs-map-heavy" => &["fcs-invertedindex", "fcs-kmeans", "fcs-termvector", "fcs-wordcount"],
+        "fcs-reduce-heavy" => &["fcs-rankinvertedidx", "fcs-selfjoin", "fcs-sequencecount", "fcs-terasort"],
+        "gridmix" | "bursty" => &["fcs-invertedindex", "fcs-selfjoin", "fcs-terasort", "fcs-wordcount"],
+        "mixed" => &["grep", "sort", "wordcount"],
+        _ => &[],
+    }
 }
 
 /// Returns an error for an option that does not apply to the workload, or for two options that
@@ -615,6 +649,44 @@ mod tests {
             let wanted = format!("{fixed} takes no --profiles: the durations of its tasks are fixed");
             assert_eq!(refused(&asked), wanted);
         }
+    }
+
+    #[test]
+    fn a_profile_changes_exactly_the_workloads_that_use_it() {
+        for (name, _) in WORKLOADS {
+            let jobs = |profiles: Profiles| {
+                let case = built_in_case(&request(name), profiles).expect("a built-in name");
+                (case.workload)(1).jobs
+            };
+            let usual = jobs(profile::built_in());
+            for program in profile::built_in().keys() {
+                let mut profiles = profile::built_in();
+                profiles.get_mut(program).expect("a built-in profile").map_mbps *= 2.0;
+                let uses = profiles_used(name).contains(&program.as_str());
+                assert_eq!(jobs(profiles) != usual, uses, "{program} in {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn profiles_that_the_workload_does_not_use_are_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("mine.toml");
+        let asked = |workload| Request { profiles: Some(path.clone()), ..request(workload) };
+        let refused =
+            |workload| open(&asked(workload)).map(|_| ()).expect_err("no profile is used").to_string();
+        let own = "[wordcount]\nmap_mbps = 10.0\n[terasort]\nmap_mbps = 10.0\n";
+        std::fs::write(&path, own).expect("a disk");
+        assert!(open(&asked("mixed")).is_ok(), "one of them is used");
+        let error = refused("gridmix");
+        assert!(
+            error.contains(": it has only terasort, wordcount, but gridmix uses only fcs-inv"),
+            "{error}"
+        );
+        std::fs::write(&path, "").expect("a disk");
+        assert!(
+            refused("mixed").contains(": it has no profiles, but mixed uses only grep, sort, wordcount:")
+        );
     }
 
     #[test]

@@ -31,9 +31,9 @@ use std::collections::BTreeSet;
 use toml::Spanned;
 
 /// The maximum number of machines of a simulated cluster.
-pub(crate) const MACHINES_MAX: u32 = 100_000;
+pub const MACHINES_MAX: u32 = 100_000;
 /// The maximum number of slots of a phase on one machine.
-pub(crate) const SLOTS_MAX: u32 = 10_000;
+pub const SLOTS_MAX: u32 = 10_000;
 const HEARTBEAT_MAX_S: f64 = 3600.0;
 /// Bytes of memory of an attempt on a machine with `memory_mb`, unless the file sets them.
 const TASK_MEMORY: f64 = 1e9;

@@ -29,18 +29,19 @@ pub mod trial;
 pub mod workload;
 pub mod world;
 
+pub use cluster_file::{MACHINES_MAX, SLOTS_MAX};
 pub use histories::Recording;
 pub use mrcore::{
     PerPhase, Phase, Span,
     metrics::{JobFigures, shares::MinShare},
 };
-pub use outcome::{Cases, Outcome, RuleViolation};
+pub use outcome::{Cases, Outcome, RuleViolation, UnsubmittedJob};
 pub use setup::Setup;
 pub use workload::Workload;
 pub use world::{WhyError, World};
 
 /// Time of the start of every run.
-pub(crate) const BEGINNING: mrcore::Time = mrcore::Time(1_000_000);
+pub const BEGINNING: mrcore::Time = mrcore::Time(1_000_000);
 
 /// Returns a number with a noun: `1 job`, `2 jobs`. Only for nouns with a plural in s.
 pub(crate) fn count(count: usize, noun: &str) -> String {

@@ -1,6 +1,6 @@
 //! The result of a run.
 
-use mrcore::{Time, metrics::Metrics};
+use mrcore::{PerPhase, Time, metrics::Metrics};
 use schedulers::timed::DecisionStats;
 use std::collections::BTreeMap;
 
@@ -24,8 +24,8 @@ pub struct Outcome {
     pub facts: u64,
     /// Number of jobs that did not end within the limit, or that could never end.
     pub unfinished: usize,
-    /// Number of these jobs that were not submitted.
-    pub unsubmitted: usize,
+    /// Those of these jobs that were not submitted.
+    pub unsubmitted: Vec<UnsubmittedJob>,
     /// Whether the monitor of the run has stopped it.
     pub stopped: bool,
     /// When each fault that occurred began.
@@ -40,6 +40,18 @@ pub struct Outcome {
     /// programs, which are computed outside of the rounds. The only figure that differs between runs
     /// with the same seed.
     pub deciding: DecisionStats,
+}
+
+/// A job that was not submitted before the run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnsubmittedJob {
+    pub name: String,
+    pub group: String,
+    pub user: String,
+    /// Number of its tasks.
+    pub tasks: PerPhase<u32>,
+    /// Bytes of its input.
+    pub input_bytes: u64,
 }
 
 /// A run that violated a rule, whose external policy failed, or whose histories cannot be written.

@@ -15,7 +15,10 @@ use crate::{
     },
 };
 use mrcore::{PerPhase, Span, ids::JobId};
-use schedulers::explain::{Explanation, Subject};
+use schedulers::{
+    Params,
+    explain::{Explanation, Subject},
+};
 use std::{fmt::Write as _, time::Duration};
 
 /// What to replay, and with which changes.
@@ -62,6 +65,8 @@ pub enum NoPolicy {
         "the jobs ran under an external policy, a program that `replay` does not start because a history names it: if you trust the program, name the policy with --ran"
     )]
     External,
+    #[error("{named}: the jobs ran under {recorded}, as the history says: name that policy, or omit --ran")]
+    Other { named: String, recorded: String },
 }
 
 /// Adds `as configured` to the label of the policy that ran, to distinguish it from variants with the
@@ -70,11 +75,25 @@ pub fn as_configured(variant: Variant) -> Variant {
     Variant { label: format!("{} as configured", variant.label), ..variant }
 }
 
+/// Returns the policy that the user names as the one of the history, unless the history says that it
+/// was another one. A policy that this program does not know can be replaced by any.
+pub fn named(history: &History, variant: Variant) -> Result<Variant, NoPolicy> {
+    let recorded: Vec<&str> = history.policies.iter().map(|one| one.policy.as_str()).collect();
+    let is_named = |policy: &&str| policy.replace(' ', "") == variant.scheduler.replace(' ', "");
+    let is_known = |policy: &&str| schedulers::make(policy, &Params::new()).is_ok();
+    if !recorded.is_empty() && recorded.iter().all(is_known) && !recorded.iter().any(is_named) {
+        return Err(NoPolicy::Other { named: variant.label, recorded: recorded.join(", ") });
+    }
+    Ok(as_configured(variant))
+}
+
 /// Returns the policy of the history and its parameters, if all jobs ran under the same policy.
 pub fn ran(history: &History) -> Result<Variant, NoPolicy> {
     match &history.policies[..] {
         [] => Err(NoPolicy::NotRecorded),
-        [PolicyUse { params, .. }] if params.keys().any(|key| external::is_parameter(key)) => {
+        [PolicyUse { policy, params, .. }]
+            if policy == external::NAME || params.keys().any(|key| external::is_parameter(key)) =>
+        {
             Err(NoPolicy::External)
         }
         [PolicyUse { policy, params, .. }] => Ok(as_configured(Variant {
@@ -404,7 +423,17 @@ mod tests {
         // A history must not choose which program is started.
         let params = BTreeMap::from([("external.command".to_owned(), "touch file".to_owned())]);
         let external = PolicyUse { params, ..one("external", &[1]) };
-        assert_eq!(ran(&of(vec![external])), Err(NoPolicy::External));
+        assert_eq!(ran(&of(vec![external.clone()])), Err(NoPolicy::External));
+        assert_eq!(ran(&of(vec![one("external", &[1])])), Err(NoPolicy::External));
+        // A policy that is named must be one of those in the history, if it has any that is known.
+        let named = |policies, name| named(&of(policies), Variant::plain(name));
+        let error = named(vec![one("fair", &[1])], "fifo").expect_err("another policy").to_string();
+        assert!(error.starts_with("fifo: the jobs ran under fair, as the history says: "), "{error}");
+        let both = || vec![one("fair", &[1]), one("chronos(fair)", &[2])];
+        assert!(named(both(), "chronos(fair)").is_ok() && named(both(), "las").is_err());
+        for policies in [Vec::new(), vec![external], vec![one("mine", &[1])]] {
+            assert_eq!(named(policies, "fifo").map(|ran| ran.label), Ok("fifo as configured".into()));
+        }
     }
 
     #[test]

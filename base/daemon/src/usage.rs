@@ -125,6 +125,12 @@ fn describe(error: &clap::Error, command: &Command, words: &[OsString]) -> Optio
             let usage = usage().unwrap_or_default();
             format!("{} needs {wanted} values and got {given}{usage}", flag()?)
         }
+        // A word after the flags of a command that also has subcommands.
+        ErrorKind::ArgumentConflict if of(ContextKind::InvalidSubcommand).is_some() => {
+            let word = of(ContextKind::InvalidSubcommand)?;
+            let kind = if word.starts_with('-') { "unknown flag" } else { "unexpected argument" };
+            format!("{kind} {}", quote_if_needed(&word))
+        }
         ErrorKind::ArgumentConflict => {
             let (flag, other) = (flag()?, of(ContextKind::PriorArg).map(|other| argument_name(&other))?);
             if flag == other {
@@ -327,6 +333,24 @@ mod tests {
             let words = std::iter::once("bin/tool").chain(words.split(' ')).map(OsString::from).collect();
             assert_eq!(refusal(words), format!("tool: {what}; see `{copy} --help`"));
         }
+    }
+
+    #[test]
+    fn a_word_after_the_flags_of_a_command_with_subcommands_is_named() {
+        #[derive(Debug, Parser)]
+        #[command(name = "tool", args_conflicts_with_subcommands = true)]
+        struct Both {
+            #[command(subcommand)]
+            command: Option<Sub>,
+            #[arg(long, default_value = "a")]
+            one: String,
+            #[arg(long)]
+            two: Option<String>,
+        }
+        let words: Vec<OsString> = "tool --two b extra".split(' ').map(OsString::from).collect();
+        let error = Both::try_parse_from(&words).unwrap_err();
+        let line = line(&error, &<Both as clap::CommandFactory>::command(), &words).unwrap();
+        assert_eq!(line, "tool: unexpected argument extra; see `tool --help`");
     }
 
     #[test]

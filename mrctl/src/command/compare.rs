@@ -2,7 +2,10 @@
 
 use super::{
     provenance::Provenance,
-    sim::{FAILURE_TIME_MIN, can_write_all, create_figures_folder, parse_policies, write, write_figures},
+    sim::{
+        FAILURE_TIME_MIN, can_write_all, create_figures_folder, parse_policies, policy_files, write,
+        write_figures,
+    },
 };
 use crate::output::{self, SimulationProgress, Usage, whole_number};
 use anyhow::{Context, Result, bail};
@@ -113,8 +116,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if !policies.contains(&reference) {
         bail!(Usage(format!("--reference {reference} is not among the policies: {}", policies.join(", "))));
     }
-    can_write_all(args.report.iter().chain(&args.csv), files.iter().map(PathBuf::as_path))?;
-    args.figures.as_deref().map_or(Ok(()), create_figures_folder)?;
+    let files: Vec<PathBuf> = files.into_iter().chain(policy_files(&variants)).collect();
+    can_write_all(args.report.iter().chain(&args.csv), &files)?;
+    args.figures.as_deref().map_or(Ok(()), |folder| create_figures_folder(folder, &files))?;
     let provenance = Provenance::of_this_process().with_files(files.iter().map(PathBuf::as_path))?;
     let made_by = provenance.line();
     let commit_of_runs = args.runs_of.as_deref().unwrap_or(provenance.commit);

@@ -21,6 +21,7 @@ use sim::{
 };
 use std::{
     collections::BTreeSet,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, Instant},
@@ -161,7 +162,7 @@ struct Compare {
     mrctl submit wordcount --input /books --output /counts --reduces 4\n  \
     mrctl submit sort --input /books --output /sorted --reduces 4\n  \
     mrctl sim calibrate .fermata/data/jobtracker/history > mine.toml\n  \
-    mrctl sim --workload gridmix --profiles mine.toml --nodes 100")]
+    mrctl sim --workload mixed --profiles mine.toml --nodes 100")]
 struct Calibrate {
     /// A history file, or a folder of history files
     history: PathBuf,
@@ -214,9 +215,11 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         anyhow::bail!(Usage(format!("{flags}: give one policy with --scheduler, and one seed")));
     }
     let files = args.report.iter().chain(&args.csv).chain(&args.parquet);
-    can_write_all(files.chain(of_one_run.into_iter().flatten()), request.files())?;
-    args.figures.as_deref().map_or(Ok(()), create_figures_folder)?;
-    args.history.as_deref().map_or(Ok(()), create_history_folder)?;
+    let inputs: Vec<PathBuf> =
+        request.files().map(Path::to_path_buf).chain(policy_files(&variants)).collect();
+    can_write_all(files.chain(of_one_run.into_iter().flatten()), &inputs)?;
+    args.figures.as_deref().map_or(Ok(()), |folder| create_figures_folder(folder, &inputs))?;
+    let histories = args.history.as_deref().map(NewHistories::create).transpose()?;
     for (flag, time) in [("--mtbf", args.mtbf), ("--mttr", args.mttr)] {
         if let Some(time) = time.filter(|time| time.0 < FAILURE_TIME_MIN) {
             anyhow::bail!(Usage(format!("{flag} {time}: the time must be at least 1s")));
@@ -229,7 +232,7 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     let heading = size.describe(&request, args.seeds);
     let planned = args.faults.as_ref().map(|_| case.setup.faults.len() + case.setup.steps.len());
     let has_rows = args.csv.is_some() || args.parquet.is_some();
-    let details = sim_json::Details::of(&case, &request, (size, has_rows), &seeds)?;
+    let details = sim_json::Details::of(&case, &request, (size, has_rows), &seeds, &inputs)?;
     let made_by = details.provenance.line();
     let machines = case.setup.machines.len();
     let timed_faults = timed_faults(&case.setup);
@@ -256,8 +259,10 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         drop(runs);
         return print_simulated(explanation, args.json).map(|()| ExitCode::SUCCESS);
     }
-    let recording = args.history.as_deref().map(|folder| Recording { folder, made_by: &made_by, variant: 0 });
+    let recording =
+        histories.as_ref().map(|new| Recording { folder: new.unfinished(), made_by: &made_by, variant: 0 });
     let comparison = experiment.run_recorded(&|step| runs.count_run("", step), recording)?;
+    histories.map_or(Ok(()), NewHistories::publish)?;
     drop(runs);
     for (what, at) in timed_faults {
         if let Some((file, warning)) = args.faults.as_ref().zip(comparison.never_happened(&what, at)) {
@@ -344,6 +349,7 @@ pub(super) fn open_case(request: &Request, seeds: u64, faults: Option<&Path>) ->
         | CatalogError::NoSlots { .. }
         | CatalogError::Kind { .. }
         | CatalogError::NoUse { .. }
+        | CatalogError::UnusedProfiles { .. }
         | CatalogError::Number { .. }
         | CatalogError::Scenario { .. } => anyhow::Error::new(Usage(error.to_string())),
         other => other.into(),
@@ -477,34 +483,70 @@ pub(super) fn parse_policies(flag: &str, list: &str) -> Result<Vec<Variant>> {
     Variant::list(list).map_err(|error: ExperimentError| Usage(format!("{flag}: {error}")).into())
 }
 
-/// Checks that all outputs can be written, each to a file of its own, and not to an input. Call this
-/// before a simulation, which takes long.
+/// Returns the files that the commands of external policies name.
+pub(super) fn policy_files<'a>(variants: impl IntoIterator<Item = &'a Variant>) -> Vec<PathBuf> {
+    variants.into_iter().flat_map(Variant::files).collect()
+}
+
+/// Returns what identifies a file or folder that exists: its device and its number on it. Links to a
+/// file have the same.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|of| (of.dev(), of.ino()))
+}
+
+/// Returns the folder that a file is in.
+fn folder_of(path: &Path) -> &Path {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or(Path::new("."))
+}
+
+/// Checks that all outputs can be written, each to a file of its own, and neither to an input nor
+/// into a folder that is one. Call this before a simulation, which takes long.
 pub(crate) fn can_write_all<'a>(
     outputs: impl Iterator<Item = &'a PathBuf>,
-    inputs: impl Iterator<Item = &'a Path>,
+    inputs: &[PathBuf],
 ) -> Result<()> {
     // The same file may have several paths.
     let resolved = |path: &Path| {
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let folder = std::fs::canonicalize(parent.unwrap_or(Path::new(".")));
+        let folder = std::fs::canonicalize(folder_of(path));
         let name = path.file_name().unwrap_or_default();
         std::fs::canonicalize(path).unwrap_or_else(|_| folder.unwrap_or_default().join(name))
     };
-    let inputs: Vec<PathBuf> = inputs.map(resolved).collect();
-    let mut seen = BTreeSet::new();
+    let mut read = BTreeSet::new();
+    for input in inputs {
+        read.extend(identity(input));
+        let inside = std::fs::read_dir(input).into_iter().flatten().flatten();
+        read.extend(inside.filter_map(|entry| identity(&entry.path())));
+    }
+    let (mut seen, mut seen_files) = (BTreeSet::new(), BTreeSet::new());
     for path in outputs {
         can_write(path)?;
         let file = resolved(path);
-        if inputs.contains(&file) {
+        not_into_input(folder_of(&file), path, inputs)?;
+        if identity(path).is_some_and(|file| read.contains(&file)) {
             let why = "this file is read by the same command: write to another file";
             return Err(Usage(format!("{}: {why}", path.display())).into());
         }
-        if !seen.insert(file) {
+        if !seen.insert(file) || identity(path).is_some_and(|file| !seen_files.insert(file)) {
             let why = "two results would be written to this file: give each a file of its own";
             return Err(Usage(format!("{}: {why}", path.display())).into());
         }
     }
     Ok(())
+}
+
+/// Refuses an output below a folder that is an input: it would become a part of the input.
+fn not_into_input(folder: &Path, output: &Path, inputs: &[PathBuf]) -> Result<()> {
+    let inside = |input: &&PathBuf| input.is_dir() && identity(input) == identity(folder);
+    match inputs.iter().find(inside) {
+        Some(input) => Err(Usage(format!(
+            "{}: all files of the folder {} are read by the same command: write to another folder",
+            output.display(),
+            input.display()
+        ))
+        .into()),
+        None => Ok(()),
+    }
 }
 
 /// Checks that a file can be written, without changing it.
@@ -518,21 +560,60 @@ pub(crate) fn can_write(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Creates the folder for histories. It must be empty, because a history is of one run.
-pub(super) fn create_history_folder(folder: &Path) -> Result<()> {
-    let cannot = || format!("cannot write {}", folder.display());
-    std::fs::create_dir_all(folder).with_context(cannot)?;
-    if std::fs::read_dir(folder).with_context(cannot)?.next().is_some() {
-        let why = format!("--history {}: the folder is not empty: give a new one", folder.display());
-        return Err(Usage(why).into());
-    }
-    Ok(())
+/// A folder for histories that appears when the run is complete. Until then they are in a folder
+/// beside it, whose name ends with `.partial`, and which is removed unless the process is killed.
+pub(super) struct NewHistories {
+    folder: PathBuf,
+    unfinished: PathBuf,
 }
 
-/// Creates the folder for charts.
-pub(super) fn create_figures_folder(folder: &Path) -> Result<()> {
+impl NewHistories {
+    /// Refuses a folder that is not empty, because a history is of one run.
+    pub(super) fn create(folder: &Path) -> Result<Self> {
+        let cannot = || format!("cannot write {}", folder.display());
+        if folder.exists() {
+            let refuse = |why| Err(Usage(format!("--history {}: {why}", folder.display())).into());
+            if !folder.is_dir() {
+                return refuse("this is a file: give a new folder");
+            }
+            if std::fs::read_dir(folder).with_context(cannot)?.next().is_some() {
+                return refuse("the folder is not empty: give a new one");
+            }
+        } else {
+            std::fs::create_dir_all(folder).with_context(cannot)?;
+        }
+        let folder = std::fs::canonicalize(folder).with_context(cannot)?;
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let name = format!(".{name}.{}.{}", std::process::id(), history::PARTIAL);
+        let unfinished = folder_of(&folder).join(name);
+        std::fs::create_dir(&unfinished).with_context(|| format!("cannot write {}", unfinished.display()))?;
+        Ok(Self { folder, unfinished })
+    }
+
+    /// Returns the folder of the histories before they are complete.
+    pub(super) fn unfinished(&self) -> &Path {
+        &self.unfinished
+    }
+
+    /// Moves the histories to their folder.
+    pub(super) fn publish(self) -> Result<()> {
+        std::fs::rename(&self.unfinished, &self.folder)
+            .with_context(|| format!("cannot write {}", self.folder.display()))
+    }
+}
+
+impl Drop for NewHistories {
+    fn drop(&mut self) {
+        // It is gone if it was published.
+        let _ = std::fs::remove_dir_all(&self.unfinished);
+    }
+}
+
+/// Creates the folder for charts, which must not be one of the inputs.
+pub(super) fn create_figures_folder(folder: &Path, inputs: &[PathBuf]) -> Result<()> {
     std::fs::create_dir_all(folder)
-        .with_context(|| format!("{}: the folder cannot be created", folder.display()))
+        .with_context(|| format!("{}: the folder cannot be created", folder.display()))?;
+    not_into_input(folder, folder, inputs)
 }
 
 /// Writes charts, given by the names of their files without a suffix, with a description of how they
@@ -603,13 +684,28 @@ mod tests {
         let [trace, csv, swf] = ["t.tsv", "c.csv", "s.swf"].map(|name| folder.path().join(name));
         std::fs::write(&trace, "1").expect("a working disk");
         let alias = folder.path().join(".").join("t.tsv");
+        let [histories, link] = ["hh", "link"].map(|name| folder.path().join(name));
+        let [one, new] = ["job_1.jsonl", "job_2.jsonl"].map(|name| histories.join(name));
+        std::fs::create_dir(&histories).expect("a working disk");
+        std::fs::write(&one, "1").expect("a working disk");
         let check = |outputs: &[&PathBuf]| {
-            let checked = can_write_all(outputs.iter().copied(), [trace.as_path()].into_iter());
+            let checked = can_write_all(outputs.iter().copied(), &[trace.clone(), histories.clone()]);
             checked.map_err(|error| error.to_string())
         };
         assert_eq!(check(&[&csv, &swf]), Ok(()));
         assert!(check(&[&alias]).unwrap_err().contains("is read by the same command"));
         assert!(check(&[&csv, &csv]).unwrap_err().contains("two results would be written"));
+        for inside in [&one, &new] {
+            assert!(check(&[inside]).unwrap_err().contains("are read by the same command"));
+        }
+        assert!(one.exists() && !new.exists());
+        for input in [&trace, &one] {
+            std::fs::hard_link(input, &link).expect("a working disk");
+            assert!(check(&[&link]).unwrap_err().contains("is read by the same command"));
+            std::fs::remove_file(&link).expect("a working disk");
+        }
+        let charts = create_figures_folder(&histories, std::slice::from_ref(&histories));
+        assert!(charts.unwrap_err().to_string().contains("write to another folder"));
         assert_eq!(std::fs::read_to_string(&trace).expect("it is there"), "1");
     }
 
@@ -644,10 +740,41 @@ mod tests {
     }
 
     #[test]
+    fn histories_of_a_run_that_ends_early_do_not_appear() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (new, file) = (folder.path().join("new"), folder.path().join("file"));
+        let names = |folder: &Path| std::fs::read_dir(folder).expect("a folder").count();
+        let histories = NewHistories::create(&new).expect("a new folder");
+        std::fs::write(histories.unfinished().join("job_1.jsonl"), "x").expect("a working disk");
+        assert_eq!((names(&new), names(folder.path())), (0, 2), "the unfinished ones are beside it");
+        drop(histories);
+        assert_eq!((names(&new), names(folder.path())), (0, 1));
+        let histories = NewHistories::create(&new).expect("an empty folder");
+        std::fs::write(histories.unfinished().join("job_1.jsonl"), "x").expect("a working disk");
+        histories.publish().expect("a working disk");
+        assert_eq!((names(&new), names(folder.path())), (1, 1));
+        std::fs::write(&file, "x").expect("a working disk");
+        let error = NewHistories::create(&file).err().expect("a file").to_string();
+        assert!(error.ends_with(": this is a file: give a new folder"), "{error}");
+    }
+
+    #[test]
+    fn files_of_an_external_policy_are_inputs() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let script = folder.path().join("policy.py");
+        std::fs::write(&script, "").expect("a working disk");
+        let policy = format!("external[command=python3 {} {0}.missing]", script.display());
+        let variants = parse_policies("--scheduler", &format!("fifo,{policy}")).expect("two policies");
+        assert!(policy_files(&variants).iter().eq([&script]));
+        let flags = ["--scheduler", &policy, "--csv", script.to_str().expect("UTF-8")];
+        assert!(usage_error(&flags).contains("is read by the same command"));
+    }
+
+    #[test]
     fn figures_and_tables_are_written_with_the_checksums_of_their_inputs() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
-        std::fs::write(path("p.toml"), "[sort]\nmap_mbps = 10.0\n").expect("a working disk");
+        std::fs::write(path("p.toml"), "[fcs-terasort]\nmap_mbps = 10.0\n").expect("a working disk");
         let (figures, csv, page) = (path("figures"), path("jobs.csv"), path("page.html"));
         let profiles = path("p.toml");
         let flags = ["--figures", &figures, "--csv", &csv, "--report", &page, "--profiles", &profiles];

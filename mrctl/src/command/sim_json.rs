@@ -6,13 +6,13 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sim::{
-    JobFigures, Phase, Span,
+    BEGINNING, JobFigures, Phase, Span, UnsubmittedJob,
     catalog::{Case, CaseSize, Request},
     experiment::{Comparison, Figure, makespan_s, reduce_wait_s},
     report,
     workload::OfferedLoad,
 };
-use std::ops::Range;
+use std::{ops::Range, path::PathBuf};
 
 /// How a comparison was made.
 #[derive(Debug, Serialize)]
@@ -31,14 +31,15 @@ pub(crate) struct Details {
 
 impl Details {
     /// `size` is that of the first seed. The workloads of the other seeds are generated only if
-    /// `has_rows`: if [`job_rows`] is called.
+    /// `has_rows`: if [`job_rows`] is called. `files` are those that the result depends on.
     pub(crate) fn of(
         case: &Case,
         request: &Request,
         (size, has_rows): (CaseSize, bool),
         seeds: &Range<u64>,
+        files: &[PathBuf],
     ) -> Result<Self> {
-        let provenance = Provenance::of_this_process().with_files(request.files())?;
+        let provenance = Provenance::of_this_process().with_files(files.iter().map(PathBuf::as_path))?;
         let others = if has_rows { seeds.start + 1..seeds.end } else { 0..0 };
         let others = others.map(|seed| case.size(seed).offered_load);
         let offered_loads = std::iter::once(size.offered_load).chain(others).collect();
@@ -135,13 +136,13 @@ pub(crate) fn figures(comparison: &Comparison, at: usize) -> Value {
     all.into()
 }
 
-/// Returns all jobs of all seeds. Times are seconds since the submission of the job, except
-/// `submitted_s`, which is simulated time. A value that does not exist is null, such as
-/// `reduce_wait_s` of a job without reduces.
+/// Returns all jobs of all seeds, in each seed first those that were submitted. Times are seconds since
+/// the submission of the job, except `submitted_s`, which is since the start of the run. A value that
+/// does not exist is null, such as `reduce_wait_s` of a job without reduces.
 pub(crate) fn jobs(comparison: &Comparison, at: usize) -> Value {
     let runs = comparison.runs[at].iter().zip(&comparison.seeds);
     let all = runs.flat_map(|(outcome, seed)| {
-        outcome.metrics.jobs().map(move |(id, job)| {
+        let submitted = outcome.metrics.jobs().map(move |(id, job)| {
             json!({
                 "seed": seed,
                 "job": id.to_string(),
@@ -151,7 +152,7 @@ pub(crate) fn jobs(comparison: &Comparison, at: usize) -> Value {
                 "maps": job.tasks.map,
                 "reduces": job.tasks.reduce,
                 "input_bytes": job.input_bytes,
-                "submitted_s": Span(job.submitted.0).as_secs_f64(),
+                "submitted_s": job.submitted.since(BEGINNING).as_secs_f64(),
                 "completion_s": job.makespan().map(Span::as_secs_f64),
                 "succeeded": job.succeeded,
                 "failure": job.failure,
@@ -162,9 +163,34 @@ pub(crate) fn jobs(comparison: &Comparison, at: usize) -> Value {
                 "lost_slot_s": job.lost.as_secs_f64(),
                 "overhead_slot_s": job.overhead().as_secs_f64(),
             })
-        })
+        });
+        submitted.chain(outcome.unsubmitted.iter().map(move |job| not_submitted(job, *seed)))
     });
     all.collect()
+}
+
+/// Returns a job that was not submitted before the run ended, with the keys of the others.
+fn not_submitted(job: &UnsubmittedJob, seed: u64) -> Value {
+    json!({
+        "seed": seed,
+        "job": null,
+        "name": job.name,
+        "group": job.group,
+        "user": job.user,
+        "maps": job.tasks.map,
+        "reduces": job.tasks.reduce,
+        "input_bytes": job.input_bytes,
+        "submitted_s": null,
+        "completion_s": null,
+        "succeeded": false,
+        "failure": null,
+        "waiting_s": null,
+        "reduce_wait_s": null,
+        "locality": null,
+        "preempted": 0,
+        "lost_slot_s": 0.0,
+        "overhead_slot_s": 0.0,
+    })
 }
 
 /// Returns the rows of CSV and Parquet: every job of every policy and seed, with its policy and with
@@ -203,7 +229,7 @@ mod tests {
     fn rows_have_the_utilisation_and_offered_load_of_their_seed() {
         let request = Request { workload: "gridmix".into(), jobs: Some(4), ..Request::default() };
         let case = sim::catalog::open(&request).expect("a name");
-        let details = Details::of(&case, &request, (case.size(1), true), &(1..3)).expect("no files");
+        let details = Details::of(&case, &request, (case.size(1), true), &(1..3), &[]).expect("no files");
         let experiment = Experiment {
             setup: case.setup,
             faults: None,
@@ -233,6 +259,34 @@ mod tests {
             "{header}"
         );
         assert!(csv.lines().nth(2).is_some_and(|row| row.starts_with("fifo,")), "{csv}");
+    }
+
+    #[test]
+    fn jobs_that_were_not_submitted_are_unfinished_and_have_rows() {
+        let request = Request { workload: "gridmix".into(), jobs: Some(6), ..Request::default() };
+        let case = sim::catalog::open(&request).expect("a name");
+        let submissions: Vec<Span> = (case.workload)(1).jobs.iter().map(|job| job.at).collect();
+        let experiment = Experiment {
+            setup: case.setup,
+            faults: None,
+            workload: &case.workload,
+            users: Vec::new(),
+            variants: vec![Variant::plain("fifo")],
+            seeds: 1..2,
+            limit: Some(Span(submissions[2].0 + 1_000)),
+            alone: false,
+            monitor: None,
+        };
+        let comparison = experiment.run().expect("it runs");
+        let rows = jobs(&comparison, 0);
+        let rows = rows.as_array().expect("rows");
+        assert_eq!((rows.len(), &rows[0]["submitted_s"]), (6, &json!(submissions[0].as_secs_f64())));
+        let unfinished = rows.iter().filter(|row| row["completion_s"].is_null()).count();
+        assert_eq!(figures(&comparison, 0)["unfinished"], unfinished);
+        let last = rows[5].as_object().expect("a row");
+        assert_eq!((&last["job"], &last["submitted_s"]), (&Value::Null, &Value::Null));
+        assert!(last["maps"].as_u64() > Some(0) && last["succeeded"] == false, "{last:?}");
+        assert!(last.keys().eq(rows[0].as_object().expect("a row").keys()));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::{
     provenance::Provenance,
-    sim::{can_write_all, create_history_folder, parse_policies, write},
+    sim::{NewHistories, can_write_all, parse_policies, policy_files, write},
     sim_json,
     why::{SimulatedWhy, print_simulated},
 };
@@ -11,7 +11,7 @@ use anyhow::Result;
 use daemon::Period;
 use serde_json::json;
 use sim::{
-    PerPhase, Recording,
+    MACHINES_MAX, PerPhase, Recording, SLOTS_MAX,
     experiment::Step,
     fault::{Fault, FaultKind},
     replay::{self, Replay, ReplayRequest, replay},
@@ -41,10 +41,10 @@ pub(crate) struct Args {
     nodes: Option<String>,
     /// Map slots of each node [default: as in the history; for older histories without slots, the
     /// largest number in use at a time]
-    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=i64::from(SLOTS_MAX)))]
     map_slots: Option<u32>,
     /// Reduce slots of each node [default: as for map slots]
-    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=i64::from(SLOTS_MAX)))]
     reduce_slots: Option<u32>,
     /// Kill a node of the history, this many seconds after the first job was submitted
     #[arg(long, value_name = "NODE@SECONDS")]
@@ -77,11 +77,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let why = "--history and --why are for one run: give one policy with --scheduler";
         return Err(Usage(why.into()).into());
     }
-    can_write_all(args.report.iter(), std::iter::once(args.history.as_path()))?;
+    let mut inputs = vec![args.history.clone()];
+    inputs.extend(policy_files(named.iter().flatten().chain(&others)));
+    can_write_all(args.report.iter(), &inputs)?;
     output::check_local(&args.history)?;
     let history = history::read(&args.history)?;
     let ran = match named.and_then(|mut named| named.pop()) {
-        Some(named) => replay::as_configured(named),
+        Some(named) => replay::named(&history, named).map_err(|error| Usage(format!("--ran {error}")))?,
         None => replay::ran(&history).map_err(|error| Usage(error.to_string()))?,
     };
     if !history.real.iter().any(|real| real.succeeded) {
@@ -101,15 +103,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(why) = args.why {
         return explain(args, &history, &what, why);
     }
-    args.history_folder.as_deref().map_or(Ok(()), create_history_folder)?;
-    let provenance = Provenance::of_this_process().with_files([&*args.history])?;
+    let histories = args.history_folder.as_deref().map(NewHistories::create).transpose()?;
+    let provenance = Provenance::of_this_process().with_files(inputs.iter().map(PathBuf::as_path))?;
     let made_by = provenance.line();
     // Policy 0 is the one of the history.
-    let folder = args.history_folder.as_deref();
-    let recording = folder.map(|folder| Recording { folder, made_by: &made_by, variant: 1 });
+    let recording =
+        histories.as_ref().map(|new| Recording { folder: new.unfinished(), made_by: &made_by, variant: 1 });
     let runs = SimulationProgress::new();
     let watch = |step: Step<'_>| runs.count_run("", step);
     let replay = replay(&history, &what, &watch, &|run| runs.report(run), recording)?;
+    histories.map_or(Ok(()), NewHistories::publish)?;
     drop(runs);
     for (fail, fault) in args.fail.iter().zip(&what.faults) {
         if let Some(warning) = replay.comparison.never_happened(&format!("--fail {fail}"), fault.at()) {
@@ -248,7 +251,7 @@ fn as_json(provenance: &Provenance, texts: &Paragraphs, replay: &Replay) -> serd
 
 /// Parses the value of `--nodes`, where `+4` and `-1` are differences and `8` is a new number of
 /// nodes. Returns the difference from `were`, the number of nodes in the history. Refuses a result
-/// of zero nodes.
+/// of zero nodes, or of too many.
 fn parse_node_difference(text: &str, were: usize) -> Result<i32> {
     let bad = || Usage(format!("--nodes {text}: give a number (8), or a difference (+4, -1)"));
     let number: i32 = text.parse().map_err(|_| bad())?;
@@ -257,6 +260,10 @@ fn parse_node_difference(text: &str, were: usize) -> Result<i32> {
     if were.saturating_add(more) < 1 {
         let were = output::count(were.unsigned_abs().into(), "node");
         return Err(Usage(format!("--nodes {text}: no node would be left of {were}")).into());
+    }
+    let nodes = were.saturating_add(more).unsigned_abs();
+    if nodes > MACHINES_MAX {
+        return Err(Usage(format!("--nodes {text}: at most {MACHINES_MAX} nodes can be simulated")).into());
     }
     Ok(more)
 }
@@ -278,7 +285,7 @@ mod tests {
         assert_eq!(parse_node_difference("+4", 3).expect("seven"), 4);
         assert_eq!(parse_node_difference("4", 3).expect("four"), 1);
         assert_eq!(parse_node_difference("-1", 3).expect("two"), -1);
-        for bad in ["-3", "0", "-9", "some"] {
+        for bad in ["-3", "0", "-9", "some", "100001", "99999999", "+99998", "+2147483647"] {
             assert!(parse_node_difference(bad, 3).is_err(), "{bad}");
         }
     }

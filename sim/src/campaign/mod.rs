@@ -416,7 +416,7 @@ impl RunRecord {
         self.locality = crate::report::locality(outcome);
         self.map_slots_used = utilisation(outcome, slots, Phase::Map);
         self.reduce_slots_used = utilisation(outcome, slots, Phase::Reduce);
-        (self.events, self.unsubmitted) = (outcome.events, outcome.unsubmitted);
+        (self.events, self.unsubmitted) = (outcome.events, outcome.unsubmitted.len());
         self.stopped = outcome.stopped;
         for (id, job) in outcome.metrics.jobs() {
             self.lost_slot_s += job.lost.as_secs_f64();

@@ -184,7 +184,8 @@ impl Comparison {
     pub fn left_out(&self, group: Option<&str>, one: usize, other: usize) -> usize {
         let of_seed = |seed: usize| {
             let pairs = self.pairs(seed, group, one, other);
-            let unsubmitted = |variant: usize| self.runs[variant].get(seed).map_or(0, |run| run.unsubmitted);
+            let unsubmitted =
+                |variant: usize| self.runs[variant].get(seed).map_or(0, |run| run.unsubmitted.len());
             let not_submitted = if group.is_none() { unsubmitted(one).min(unsubmitted(other)) } else { 0 };
             pairs.iter().filter(|pair| pair.is_none()).count() + not_submitted
         };
@@ -230,11 +231,13 @@ impl Comparison {
         self.values(variant, group, |job| is(job).then_some(1.0)).len()
     }
 
-    /// Returns how many jobs of a group (or all jobs) failed and how many did not end, over all
-    /// seeds. If these numbers differ between policies, their means are over different jobs.
+    /// Returns how many jobs of a group (or all jobs) failed and how many did not end, also those that
+    /// were not submitted, over all seeds. If these numbers differ between policies, their means are over different jobs.
     pub fn unfinished(&self, variant: usize, group: Option<&str>) -> (usize, usize) {
         let failed = self.count(variant, group, |job| job.ended.is_some() && !job.succeeded);
-        (failed, self.count(variant, group, |job| job.observed_until.is_some()))
+        let unsubmitted = self.runs[variant].iter().flat_map(|run| &run.unsubmitted);
+        let unsubmitted = unsubmitted.filter(|job| group.is_none_or(|group| job.group == group)).count();
+        (failed, unsubmitted + self.count(variant, group, |job| job.observed_until.is_some()))
     }
 
     /// Returns `of` for every job of a group (or all jobs) that has a value, over all seeds.
@@ -378,6 +381,9 @@ mod tests {
             metrics.observe(Time(at_s * 1_000_000), fact);
         }
         metrics.end_observation(Time(until_s * 1_000_000));
+        let [name, group, user] = ["late", "g", "u"].map(str::to_owned);
+        let tasks = PerPhase { map: 1, reduce: 0 };
+        let not_submitted = crate::UnsubmittedJob { name, group, user, tasks, input_bytes: 1 };
         Outcome {
             scheduler: "fifo".into(),
             metrics,
@@ -387,7 +393,7 @@ mod tests {
             facts: 0,
             task_times: Vec::new(),
             unfinished: 0,
-            unsubmitted,
+            unsubmitted: vec![not_submitted; unsubmitted],
             stopped: false,
             fault_times: Vec::new(),
             cases: Cases::default(),

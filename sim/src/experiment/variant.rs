@@ -4,6 +4,7 @@
 use super::{ALONE, ExperimentError};
 use crate::external;
 use schedulers::{Params, Policy, PolicyError};
+use std::path::{Path, PathBuf};
 
 /// Most policies, or workloads, in a list.
 pub const COMBINATIONS_MAX: usize = 1000;
@@ -150,9 +151,18 @@ impl Variant {
     /// Returns hashes of the files that the command of an external policy names, such as a script.
     /// They are part of what a run depends on.
     pub(crate) fn file_hashes(&self) -> Vec<u64> {
+        self.external_command().map(|command| command.file_hashes()).unwrap_or_default()
+    }
+
+    /// Returns the files that the command of an external policy names, such as a script.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let command = self.external_command();
+        command.map(|command| command.files().map(Path::to_path_buf).collect()).unwrap_or_default()
+    }
+
+    fn external_command(&self) -> Option<external::Command<'_>> {
         let is_external = self.scheduler == external::NAME;
-        let command = is_external.then(|| external::Command::of(&self.params).ok()).flatten();
-        command.map(|command| command.file_hashes()).unwrap_or_default()
+        is_external.then(|| external::Command::of(&self.params).ok()).flatten()
     }
 }
 

@@ -86,9 +86,14 @@ impl<'a> Command<'a> {
         Ok(Self { words, timeout: Duration::from_micros(limit.0), params: own })
     }
 
-    /// Returns the hash of each file that the command names, such as a script.
+    /// Returns the files that the command names, such as a script.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &'a Path> {
+        self.words.iter().map(|word| Path::new(*word)).filter(|path| path.is_file())
+    }
+
+    /// Returns the hash of each file that the command names.
     pub(crate) fn file_hashes(&self) -> Vec<u64> {
-        self.words.iter().filter_map(|word| hash_file(Path::new(word))).collect()
+        self.files().filter_map(hash_file).collect()
     }
 }
 

@@ -12,9 +12,9 @@ pub mod swim;
 pub mod synthetic;
 pub mod trace;
 
-use crate::{profile::Profile, rng::Rng};
+use crate::{UnsubmittedJob, profile::Profile, rng::Rng};
 pub use load::OfferedLoad;
-use mrcore::{Span, job::Priority};
+use mrcore::{PerPhase, Span, job::Priority};
 
 /// Input and work of one map.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -163,6 +163,18 @@ impl JobPlan {
         (self.map_out, self.reduce_out) = (profile.map_out, profile.reduce_out);
         (self.reduce_rate, self.merge_rate) = (profile.reduce_mbps * 1e6, profile.merge_mbps * 1e6);
         self.startup_time = seconds(profile.start_s);
+    }
+}
+
+impl From<&JobPlan> for UnsubmittedJob {
+    fn from(plan: &JobPlan) -> Self {
+        Self {
+            name: plan.name.clone(),
+            group: plan.group.clone(),
+            user: plan.user.clone(),
+            tasks: PerPhase { map: plan.maps.len() as u32, reduce: plan.reduces.len() as u32 },
+            input_bytes: plan.maps.iter().map(|map| map.bytes).sum(),
+        }
     }
 }
 

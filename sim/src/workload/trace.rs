@@ -20,6 +20,10 @@ pub enum TraceError {
     Empty { path: String },
     #[error("{path}: no job in it has ended: {what}")]
     NoneEnded { path: String, what: String },
+    #[error(
+        "{path}: the run that wrote this folder has not ended, or was interrupted: repeat it, and give the folder that it was given"
+    )]
+    Partial { path: String },
     #[error("{path}:{line}: {what}")]
     Bad { path: String, line: u64, what: String },
 }

@@ -338,6 +338,8 @@ impl World {
         self.fail_on_violation()?;
         let mut deciding = self.decision_times.snapshot();
         deciding.total += self.computing;
+        let plans = self.unsubmitted.iter().copied().chain(self.next_arrival..self.workload.jobs.len());
+        let unsubmitted = plans.map(|plan| (&self.workload.jobs[plan]).into()).collect();
         Ok(Outcome {
             scheduler: self.setup.scheduler,
             metrics: self.metrics,
@@ -347,7 +349,7 @@ impl World {
             facts: self.trace.facts,
             task_times: self.task_times.done,
             unfinished: self.jobs_open,
-            unsubmitted: self.workload.jobs.len() - self.next_arrival + self.unsubmitted.len(),
+            unsubmitted,
             stopped: end == RunEnd::Stopped,
             fault_times: self.fault_times,
             cases: self.checks.map(|checks| checks.cases).unwrap_or_default(),

@@ -9,7 +9,7 @@
 //! The rate of merging is not measured: histories do not separate merging from reducing, so merging
 //! is part of the rate of reduces. Values that were not measured are omitted, with a comment.
 
-use super::History;
+use super::{Disturbances, History};
 use crate::profile::{self, Profile};
 use mrcore::{Phase, job::Program, metrics::stats::mean};
 use std::{collections::BTreeMap, fmt::Write as _};
@@ -31,6 +31,7 @@ struct ProgramSamples {
     reduce_out: f64,
     /// Total seconds of reduces.
     reduce_s: f64,
+    disturbances: Disturbances,
 }
 
 impl History {
@@ -50,6 +51,7 @@ impl History {
             };
             let seen = programs.entry(name).or_default();
             seen.jobs += 1;
+            seen.disturbances.add(self.disturbances.get(at).copied().unwrap_or_default());
             let read: f64 = job.maps.iter().map(|map| map.bytes as f64).sum();
             let maps = job.maps.iter().enumerate();
             seen.maps.extend(maps.map(|(at, map)| (map.bytes as f64, seconds(Phase::Map, at, map.work_s))));
@@ -60,7 +62,9 @@ impl History {
             seen.reduce_s +=
                 reduces.map(|(at, reduce)| seconds(Phase::Reduce, at, reduce.fixed_s)).sum::<f64>();
         }
-        programs.into_iter().map(|(name, seen)| seen.calibrated(name)).collect()
+        let calibrated =
+            |(name, seen): (&str, ProgramSamples)| Calibrated { by_cpu_time, ..seen.calibrated(name) };
+        programs.into_iter().map(calibrated).collect()
     }
 }
 
@@ -88,6 +92,10 @@ pub struct Calibrated {
     /// Input rate of a reduce in MB per second, and output bytes per input byte; `None` if no
     /// reduce read anything.
     pub reduce: Option<(f64, f64)>,
+    /// Whether seconds are CPU time.
+    pub by_cpu_time: bool,
+    /// What disturbed these tasks.
+    pub disturbances: Disturbances,
 }
 
 impl Calibrated {
@@ -121,7 +129,11 @@ impl Calibrated {
             text += "# few samples: run more or larger jobs of this program\n";
         }
         if self.spread.is_some_and(|spread| spread > 0.3) {
-            text += "# map times vary much for their size: if the machine was busy, use --cpu-time\n";
+            text += "# map times vary much for their size";
+            text += if self.by_cpu_time { "\n" } else { ": if the machine was busy, use --cpu-time\n" };
+        }
+        if let Some(what) = self.disturbances.describe() {
+            let _ = writeln!(text, "# doubtful, because of {what}: measure undisturbed jobs");
         }
         let Some(map_mbps) = self.map_mbps else {
             return text + "# no profile: the maps read no bytes, or took no time\n";
@@ -166,6 +178,24 @@ impl Calibrated {
     }
 }
 
+impl Disturbances {
+    /// Returns the numbers above 0 with their nouns; `None` if there are none.
+    fn describe(&self) -> Option<String> {
+        let Self { failed, killed, split, paused, outputs_lost, without_launch } = *self;
+        let of = |number: u32, noun: &str| (number > 0).then(|| crate::count(number as usize, noun));
+        let parts = [
+            of(failed, "failed attempt"),
+            of(killed, "killed attempt"),
+            of(split, "split map"),
+            of(paused, "paused reduce"),
+            of(outputs_lost, "lost map output"),
+            of(without_launch, "missing launch line"),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| parts.join(", "))
+    }
+}
+
 impl ProgramSamples {
     fn calibrated(self, name: &str) -> Calibrated {
         let read: f64 = self.maps.iter().map(|(bytes, _)| bytes).sum();
@@ -189,6 +219,8 @@ impl ProgramSamples {
             start_s,
             spread: (off.len() > 1).then(|| mean(&off).sqrt()),
             reduce: rate(self.map_out, self.reduce_s).map(|rate| (rate, self.reduce_out / self.map_out)),
+            by_cpu_time: false,
+            disturbances: self.disturbances,
         }
     }
 }
@@ -221,7 +253,15 @@ mod tests {
     fn samples() -> ProgramSamples {
         // Start of 0.5 s and rate of 10 MB/s: 1.5 s for 10 MB, 2.5 s for 20 MB, 10.5 s for 100 MB.
         let maps = vec![(10e6, 1.5), (20e6, 2.5), (100e6, 10.5)];
-        ProgramSamples { jobs: 1, maps, reduces: 2, map_out: 65e6, reduce_out: 13e6, reduce_s: 6.5 }
+        ProgramSamples {
+            jobs: 1,
+            maps,
+            reduces: 2,
+            map_out: 65e6,
+            reduce_out: 13e6,
+            reduce_s: 6.5,
+            ..ProgramSamples::default()
+        }
     }
 
     #[test]
@@ -260,7 +300,14 @@ mod tests {
         let read = profile::parse(&text).expect("it reads")["wordcount"];
         assert_close(Some(read.map_mbps), 10.0);
         let busy = Calibrated { spread: Some(0.6), maps: 100, ..samples().calibrated("wordcount") }.render();
-        assert!(busy.contains("busy") && !busy.contains("few samples"), "{busy}");
+        assert!(busy.contains("use --cpu-time") && !busy.contains("few samples"), "{busy}");
+        let busy = Calibrated { spread: Some(0.6), by_cpu_time: true, ..samples().calibrated("wordcount") };
+        assert!(!busy.render().contains("--cpu-time"), "{}", busy.render());
+        assert!(!text.contains("doubtful"), "{text}");
+        let disturbances = Disturbances { killed: 2, without_launch: 1, ..Disturbances::default() };
+        let doubtful = Calibrated { disturbances, ..samples().calibrated("wordcount") }.render();
+        let why = "# doubtful, because of 2 killed attempts, 1 missing launch line: ";
+        assert!(doubtful.contains(why), "{doubtful}");
     }
 
     #[test]

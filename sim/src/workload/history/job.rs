@@ -34,6 +34,34 @@ pub(super) struct Job {
     pub(super) ended: Option<Time>,
     pub(super) succeeded: bool,
     pub(super) last_line_at: Time,
+    disturbances: Disturbances,
+}
+
+/// Numbers of events that make the measured times of a job doubtful.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Disturbances {
+    /// Attempts that failed or were killed, also because their tracker was lost.
+    pub failed: u32,
+    pub killed: u32,
+    /// Attempts that were preempted: maps that were split, and reduces that were paused.
+    pub split: u32,
+    pub paused: u32,
+    /// Map outputs that were lost.
+    pub outputs_lost: u32,
+    /// Results of attempts without a line for their launch, which are not counted.
+    pub without_launch: u32,
+}
+
+impl Disturbances {
+    /// Adds the numbers of another job.
+    pub(super) fn add(&mut self, other: Self) {
+        self.failed += other.failed;
+        self.killed += other.killed;
+        self.split += other.split;
+        self.paused += other.paused;
+        self.outputs_lost += other.outputs_lost;
+        self.without_launch += other.without_launch;
+    }
 }
 
 /// Duration and output of a task.
@@ -53,6 +81,7 @@ pub(super) struct FinishedJob {
     pub(super) hosts: Vec<Vec<String>>,
     pub(super) program: Program,
     pub(super) cpu_s: PerPhase<Vec<f64>>,
+    pub(super) disturbances: Disturbances,
 }
 
 impl Job {
@@ -70,12 +99,14 @@ impl Job {
             ended: None,
             succeeded: false,
             last_line_at: submitted,
+            disturbances: Disturbances::default(),
             spec,
         }
     }
 
     /// Records a fact of the job.
     pub(super) fn record_fact(&mut self, at: Time, fact: &Fact) {
+        self.count_disturbance(fact);
         match fact {
             Fact::AttemptLaunched { attempt, .. } => drop(self.launched.insert(*attempt, at)),
             Fact::AttemptSucceeded { attempt, result } => self.record_success(at, *attempt, result, false),
@@ -89,6 +120,21 @@ impl Job {
             }
             Fact::JobEnded { outcome, .. } => {
                 (self.ended, self.succeeded) = (Some(at), *outcome == JobOutcome::Succeeded);
+            }
+            _ => {}
+        }
+    }
+
+    fn count_disturbance(&mut self, fact: &Fact) {
+        let seen = &mut self.disturbances;
+        match fact {
+            Fact::AttemptFailed { .. } => seen.failed += 1,
+            Fact::AttemptKilled { .. } => seen.killed += 1,
+            Fact::MapSplit { .. } => seen.split += 1,
+            Fact::AttemptPaused { .. } => seen.paused += 1,
+            Fact::MapOutputLost { .. } => seen.outputs_lost += 1,
+            Fact::AttemptSucceeded { attempt, .. } if !self.launched.contains_key(attempt) => {
+                seen.without_launch += 1;
             }
             _ => {}
         }
@@ -209,6 +255,7 @@ impl Job {
         let program = program.clone();
         let used = |tasks: &[TaskWork]| tasks.iter().map(|task| task.cpu_s).collect();
         let cpu_s = PerPhase { map: used(&by_split), reduce: used(&self.reduces) };
-        Some(FinishedJob { at: self.submitted, plan, real, hosts, program, cpu_s })
+        let disturbances = self.disturbances;
+        Some(FinishedJob { at: self.submitted, plan, real, hosts, program, cpu_s, disturbances })
     }
 }

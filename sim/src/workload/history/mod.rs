@@ -21,6 +21,7 @@ pub use calibrate::Calibrated;
 use facts::{FactFigures, FactLog};
 use filter::HistoryFilter;
 pub use filter::{PolicyUse, SkippedJob, skipped_jobs};
+pub use job::Disturbances;
 use job::{FinishedJob, Job};
 pub use min_shares::UnknownShares;
 pub use mrcore::history::{Environment, TrackerRow};
@@ -64,6 +65,8 @@ pub struct History {
     /// CPU seconds of the splits and reduces of each job, in the order of `workload`; 0 if the
     /// history does not record them.
     pub cpu_s: Vec<PerPhase<Vec<f64>>>,
+    /// What disturbed the tasks of each job, in the order of `workload`.
+    pub disturbances: Vec<Disturbances>,
     /// Names of the trackers that ran attempts.
     pub trackers: Vec<String>,
     /// The largest number of concurrent attempts of one tracker, which is a lower bound of its
@@ -167,7 +170,8 @@ impl HistoryReader {
             is_simulated,
             ..History::default()
         };
-        for FinishedJob { at, mut plan, real, hosts, program, cpu_s } in jobs {
+        for FinishedJob { at, mut plan, real, hosts, program, cpu_s, disturbances } in jobs {
+            history.disturbances.push(disturbances);
             plan.at = at.since(first);
             plan.hosts = hosts.iter().map(|hosts| hosts.iter().filter_map(number).collect()).collect();
             history.workload.jobs.push(plan);
@@ -182,11 +186,17 @@ impl HistoryReader {
     }
 }
 
+/// The end of the name of a folder with histories of a run that has not ended.
+pub const PARTIAL: &str = "partial";
+
 /// Returns the file, or the files of the folder with the oldest job first. Job IDs increase with
 /// time.
 fn files(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
+    }
+    if path.extension().is_some_and(|extension| extension == PARTIAL) {
+        return Err(TraceError::Partial { path: path.display().to_string() });
     }
     let unreadable = |source| TraceError::Unreadable { path: path.display().to_string(), source };
     let mut files: Vec<PathBuf> = Vec::new();
@@ -254,12 +264,14 @@ impl HistoryReader {
         if !self.filter.begin(&head.cluster, id)? {
             return Ok(None);
         }
-        let (submitted, spec) = (Time(head.at_us), Arc::new(JobSpec::from(head.spec)));
+        let submitted = Time(head.at_us);
         self.is_simulated |= head.made_by.is_some();
         let first = *self.first_submission.get_or_insert(submitted);
         check_time_range(seconds_between(submitted, first))?;
-        // Checked before memory is allocated for the tasks.
-        self.size_limit.add_job(spec.splits.len() as f64 + f64::from(spec.reduces))?;
+        // Checked before memory is allocated for the tasks: a run of splits is one record.
+        let maps: f64 = head.spec.splits.iter().map(|run| f64::from(run.count)).sum();
+        self.size_limit.add_job(maps + f64::from(head.spec.reduces))?;
+        let spec = Arc::new(JobSpec::from(head.spec));
         let job = Job::new(id, submitted, spec);
         self.trackers.reset();
         self.facts.add(shift_time(job.submitted, first), records::submission_fact(id, &job.spec));
@@ -316,7 +328,7 @@ impl History {
             facts: 0,
             task_times: Vec::new(),
             unfinished,
-            unsubmitted: 0,
+            unsubmitted: Vec::new(),
             stopped: false,
             fault_times: Vec::new(),
             cases: crate::Cases::default(),

@@ -272,3 +272,34 @@ fn damaged_histories_are_read_or_rejected_without_a_panic() {
         history.calibrate(rng.one_in(2));
     }
 }
+
+#[test]
+fn tasks_of_a_run_of_splits_are_counted_before_they_take_memory() {
+    let text = sample_history().replacen(r#""end":100,"#, r#""end":100,"count":1000000000,"#, 1);
+    let error = parse(&text).expect_err("too many tasks").to_string();
+    assert!(error.contains("job_7.jsonl:1: a job of 1000000001 tasks: the maximum is 1000000"), "{error}");
+}
+
+#[test]
+fn folder_of_a_run_that_was_interrupted_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let unfinished = folder.path().join(format!(".histories.1.{PARTIAL}"));
+    fs::create_dir(&unfinished).expect("a folder");
+    fs::write(unfinished.join("job_7.jsonl"), sample_history()).expect("a file");
+    let error = read(&unfinished).expect_err("it is not complete").to_string();
+    assert!(error.contains("has not ended, or was interrupted"), "{error}");
+}
+
+#[test]
+fn attempts_that_make_profiles_doubtful_are_counted() {
+    let killed = line(5_000_000, r#"{"attempt-killed":{"attempt":"job_7.r0.0","why":"x"}}"#);
+    let again = launch(5_000_000, "job_7.r0.1");
+    let text = sample_history().replacen(&launch(5_000_000, "job_7.m1.0"), &format!("{killed}{again}"), 1);
+    let text = text.replacen(
+        r#"ed":{"attempt":"job_7.r0.0","bytes_out":20"#,
+        r#"ed":{"attempt":"job_7.r0.1","bytes_out":20"#,
+        1,
+    );
+    let seen = Disturbances { killed: 1, split: 1, without_launch: 1, ..Disturbances::default() };
+    assert_eq!(parse(&text).expect("it reads").calibrate(false)[0].disturbances, seen);
+}
