@@ -851,7 +851,7 @@ impl Coda {
         if ahead > 0 { why.with("jobs_ahead", ahead as f64) } else { why }
     }
 
-    /// Returns which slots a job cannot get although it may preempt the attempts of their jobs.
+    /// Returns which slots a job cannot get by preemption, from jobs that are not smaller.
     fn preemption_reason(&self, job: JobId, phase: Phase, cluster: &Cluster) -> Option<Why> {
         let is_lossless_only = self.settings.preempt_mode == PreemptMode::LosslessOnly;
         if !self.settings.preempts[phase]
@@ -869,7 +869,7 @@ impl Coda {
             running.filter(|(attempt, _)| attempt.refusals > 0 || is_indivisible(attempt.id)).count()
         };
         let others = cluster.active_jobs().filter(|other| other.id != job);
-        let others = others.filter(|other| is_overdue || self.size_rule(job, other.id, phase).is_some());
+        let others = others.filter(|other| is_overdue || self.size_rule(other.id, job, phase).is_none());
         let held: Vec<(usize, JobId)> = others.map(|other| (held_by(other), other.id)).collect();
         let (_, first) = held.iter().max_by_key(|(tasks, id)| (*tasks, Reverse(*id)))?;
         let tasks: usize = held.iter().map(|(tasks, _)| tasks).sum();
