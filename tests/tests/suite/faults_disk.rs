@@ -4,7 +4,7 @@
 //! be used.
 
 use fermata_tests::{Cluster, QUICK, Row, SYNCS, Strace, Up, eventually, is_gone, random_file, sha256_of};
-use std::fs;
+use std::{fs, process::Stdio};
 
 /// System calls that send data.
 const SEND_CALLS: &str = "write,writev,sendto,sendmsg";
@@ -77,6 +77,26 @@ fn data_that_is_not_durable_is_not_acknowledged() {
     assert!(log.contains("Input/output error"), "{log}");
     cluster.mrctl(&["fs", "fsck", "/", "--wait", "5m"]);
     row.recovered();
+}
+
+/// Kills the JobTracker when it makes the answer to a request durable. The client repeats the
+/// request.
+#[test]
+fn kill_is_carried_out_once_if_the_jobtracker_dies_before_its_answer() {
+    let cluster = cluster();
+    fs::write(cluster.path("in"), "a\n").unwrap();
+    cluster.mrctl(&["fs", "put", "in", "/in"]);
+    let job = cluster.detach(&["streaming", "--mapper", "sleep 600", "--input", "/in", "--output", "/out"]);
+    eventually("the job runs", || (cluster.json(&["job", &job])["maps"]["running"] == 1).then_some(()));
+    let Some(held) = Strace::hold(&cluster, "jobtracker", "jobtracker", "signal=KILL:when=1") else { return };
+    let killing = cluster.command(&["kill", &job]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    await_death(&cluster, "jobtracker", "jobtracker");
+    drop(held);
+    cluster.mrctl(&["chaos", "restart", "jobtracker"]);
+    let killed = killing.unwrap().wait_with_output().unwrap();
+    assert!(killed.status.success(), "{}", String::from_utf8_lossy(&killed.stderr));
+    assert_eq!(cluster.json(&["job", &job])["state"], "killed");
+    assert_eq!(cluster.mrctl(&["history", &job]).matches("\"job-ended\"").count(), 1);
 }
 
 /// Kills the NameNode at its nth sync. Checks that the acknowledged folders exist after a restart.
