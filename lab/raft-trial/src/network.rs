@@ -52,7 +52,7 @@ struct Inner {
 }
 
 /// One direction of appends. After 0.8 s without an answer it sends nothing for 1.6 s, then again
-/// for 1.6 s, and so on: otherwise a leader that hears nobody keeps its followers from electing.
+/// for 1.6 s, and so on: otherwise a leader that receives nobody keeps its followers from electing.
 #[derive(Default)]
 struct Link(std::sync::Mutex<Option<Instant>>);
 
