@@ -177,8 +177,9 @@ struct Run<'a> {
     variant: Option<&'a Variant>,
     seed: u64,
     /// Decides the part that the run belongs to. The seeds of a policy have consecutive numbers, so
-    /// that each part has some of them if there are at least as many seeds as parts. In the order of the runs the policies of a seed follow each
-    /// other: on a real cluster they should run under the same load.
+    /// that each part has some of them if there are at least as many seeds as parts. In the order of
+    /// the runs the policies of a seed follow each other: on a real cluster they should run under the
+    /// same load.
     number: usize,
     is_real: bool,
 }
