@@ -150,6 +150,10 @@ pub(crate) fn read_entries(
         let (seq, bytes) = match item {
             Item::Snapshot(bytes) => (0, bytes),
             Item::Record { seq, bytes } => (seq, bytes),
+            Item::Entry { seq, .. } => {
+                let why = "it is an entry of a group of masters".to_owned();
+                return Err(StorageError::Record { seq, why });
+            }
         };
         let entry = codec::decode(bytes).map_err(|source| StorageError::Undecodable { seq, source })?;
         take(entry).map_err(|why| StorageError::Record { seq, why })?;

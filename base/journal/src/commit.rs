@@ -1,31 +1,22 @@
 //! The commit point: the last acknowledged record, in a file separate from the log.
 //!
-//! The file `COMMIT` has two slots in different sectors, each with a checksum. The valid slot with
-//! the higher counter is used. A slot is written after its batch is durable, so it never claims a
-//! record that is not durable. Slots are not synced with every batch: after a crash of the process
-//! the commit point is exact; after a power loss it may lack the batches since the last sync
-//! ([`crate::Log::request_commit_sync`], rotation, close). The log must contain everything that a
-//! valid slot claims; otherwise the log is damaged. A clean close seals both slots: then no write
-//! was in progress, and no batch can be torn.
-//!
-//! If one slot is damaged or unreadable, the other slot is used and the file is replaced, because a
-//! partial write to an unreadable sector fails too.
+//! The file `COMMIT` has two slots ([`crate::slots`]). A slot is written after its batch is
+//! durable, so it never claims a record that is not durable. Slots are not synced with every batch:
+//! after a crash of the process the commit point is exact; after a power loss it may lack the
+//! batches since the last sync ([`crate::Log::request_commit_sync`], rotation, close). The log must
+//! contain everything that a valid slot claims; otherwise the log is damaged. A clean close seals
+//! both slots: then no write was in progress, and no batch can be torn.
 
 use crate::{
     LogError, Seq,
-    disk::{Disk, WriteFile},
-    format::{u32_at, u64_at},
-    source::Source,
+    disk::Disk,
+    format::u64_at,
+    slots::{Slot, SlotFile, SlotFileState, SlotKind},
 };
 
 /// Name of the file with the commit point.
 pub(crate) const COMMIT_FILE: &str = "COMMIT";
-const TEMPORARY_FILE: &str = "COMMIT.tmp";
-const MAGIC: [u8; 4] = *b"FMTC";
-const SLOT_BYTES: usize = 32;
-/// Distance between the two slots, so that one bad sector affects only one slot.
-const SLOT_STRIDE: usize = 4096;
-const FILE_BYTES: usize = 2 * SLOT_STRIDE;
+const KIND: SlotKind = SlotKind { name: COMMIT_FILE, magic: *b"FMTC", value_bytes: 16 };
 
 /// The commit point, as stored in a slot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -50,98 +41,47 @@ pub(crate) enum CommitFileState {
 }
 
 impl CommitPoint {
-    fn encode(self, counter: u64) -> [u8; SLOT_BYTES] {
-        let mut out = [0; SLOT_BYTES];
-        out[..4].copy_from_slice(&MAGIC);
-        // The top bit of the counter is the seal.
-        let marked = counter | u64::from(self.sealed) << 63;
-        out[4..12].copy_from_slice(&marked.to_le_bytes());
-        out[12..20].copy_from_slice(&self.newest.to_le_bytes());
-        out[20..28].copy_from_slice(&self.committed.to_le_bytes());
-        let crc = crc32c::crc32c(&out[..28]);
-        out[28..].copy_from_slice(&crc.to_le_bytes());
-        out
+    fn encode(self) -> Slot {
+        let mut value = self.newest.to_le_bytes().to_vec();
+        value.extend_from_slice(&self.committed.to_le_bytes());
+        Slot { value, mark: self.sealed }
     }
 
-    fn parse(bytes: &[u8]) -> Option<(Self, u64)> {
-        let bytes = bytes.first_chunk::<SLOT_BYTES>()?;
-        if bytes[..4] != MAGIC || u32_at(bytes, 28) != crc32c::crc32c(&bytes[..28]) {
-            return None;
-        }
-        let marked = u64_at(bytes, 4);
-        let point =
-            Self { newest: u64_at(bytes, 12), committed: u64_at(bytes, 20), sealed: marked >> 63 == 1 };
-        Some((point, marked & (u64::MAX >> 1)))
+    fn decode(slot: &Slot) -> Self {
+        Self { newest: u64_at(&slot.value, 0), committed: u64_at(&slot.value, 8), sealed: slot.mark }
     }
 }
 
 /// Reads the commit point.
 pub(crate) fn read(disk: &dyn Disk) -> Result<CommitFileState, LogError> {
-    let names = disk.list().map_err(LogError::io("list", "the journal folder"))?;
-    if !names.iter().any(|name| name == COMMIT_FILE) {
-        return Ok(CommitFileState::Missing);
-    }
-    let mut source = Source::open(disk, COMMIT_FILE.into())?;
-    Ok(match [read_slot(&mut source, 0)?, read_slot(&mut source, SLOT_STRIDE as u64)?] {
-        [Some(a), Some(b)] => {
-            let (point, counter) = if a.1 > b.1 { a } else { b };
-            CommitFileState::Valid(point, counter, false)
+    Ok(match KIND.read(disk)? {
+        SlotFileState::Missing => CommitFileState::Missing,
+        SlotFileState::Valid(slot, counter, is_other_damaged) => {
+            CommitFileState::Valid(CommitPoint::decode(&slot), counter, is_other_damaged)
         }
-        [Some((point, counter)), None] | [None, Some((point, counter))] => {
-            CommitFileState::Valid(point, counter, true)
-        }
-        [None, None] => CommitFileState::Damaged,
+        SlotFileState::Damaged => CommitFileState::Damaged,
     })
 }
 
-/// Reads one slot; `None` if it is damaged or unreadable.
-fn read_slot(source: &mut Source, at: u64) -> Result<Option<(CommitPoint, u64)>, LogError> {
-    match source.read(at, SLOT_BYTES) {
-        Ok(bytes) => Ok(CommitPoint::parse(bytes)),
-        Err(error) if error.is_damage() => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 /// The file of the commit point, open for writing.
-pub(crate) struct CommitFile {
-    file: Box<dyn WriteFile>,
-    /// Counter of the slot that was written last.
-    counter: u64,
-    unsynced: bool,
-}
+pub(crate) struct CommitFile(SlotFile);
 
 impl CommitFile {
     /// Creates the file durably and opens it. Both slots contain `point`, with the two counters
     /// after `counter`. The file is created before the first segment: if segments exist and this
     /// file does not, it was lost.
     pub(crate) fn create(disk: &dyn Disk, point: CommitPoint, counter: u64) -> Result<Self, LogError> {
-        let mut content = vec![0; FILE_BYTES];
-        for counter in [counter + 1, counter + 2] {
-            content[slot_offset(counter)..][..SLOT_BYTES].copy_from_slice(&point.encode(counter));
-        }
-        let mut file = disk.create(TEMPORARY_FILE).map_err(LogError::io("create", TEMPORARY_FILE))?;
-        file.write(&content).map_err(LogError::io("write", TEMPORARY_FILE))?;
-        file.sync().map_err(LogError::io("sync", TEMPORARY_FILE))?;
-        disk.rename(TEMPORARY_FILE, COMMIT_FILE).map_err(LogError::io("rename to", COMMIT_FILE))?;
-        disk.sync_folder().map_err(LogError::io("sync the folder of", COMMIT_FILE))?;
-        Self::open(disk, counter + 2)
+        SlotFile::create(disk, KIND, &point.encode(), counter).map(Self)
     }
 
     /// Opens the file; the next slot gets the counter after `counter`.
     pub(crate) fn open(disk: &dyn Disk, counter: u64) -> Result<Self, LogError> {
-        let file = disk.overwrite(COMMIT_FILE).map_err(LogError::io("open", COMMIT_FILE))?;
-        Ok(Self { file, counter, unsynced: false })
+        SlotFile::open(disk, KIND, counter).map(Self)
     }
 
     /// Writes `point` to the older slot. The slot is durable only after [`Self::sync`].
     pub(crate) fn write_slot(&mut self, point: CommitPoint) -> Result<(), LogError> {
-        self.counter += 1;
-        let slot = point.encode(self.counter);
-        let at = slot_offset(self.counter) as u64;
-        self.file.write_at(at, &slot).map_err(LogError::io("write", COMMIT_FILE))?;
-        self.unsynced = true;
-        Ok(())
+        self.0.write(&point.encode())
     }
 
     /// Writes `point` to both slots durably, so that no older commit point remains.
@@ -153,18 +93,8 @@ impl CommitFile {
 
     /// Makes the written slots durable.
     pub(crate) fn sync(&mut self) -> Result<(), LogError> {
-        if !self.unsynced {
-            return Ok(());
-        }
-        self.file.sync().map_err(LogError::io("sync", COMMIT_FILE))?;
-        self.unsynced = false;
-        Ok(())
+        self.0.sync()
     }
-}
-
-/// Returns the offset of the slot with this counter.
-fn slot_offset(counter: u64) -> usize {
-    (counter % 2) as usize * SLOT_STRIDE
 }
 
 #[cfg(test)]
@@ -186,7 +116,7 @@ mod tests {
         disk.set_file(COMMIT_FILE, bytes.clone());
         let CommitFileState::Valid(point, 3, true) = read(&disk).unwrap() else { panic!("one valid slot") };
         assert_eq!(point.committed, 5);
-        bytes[SLOT_STRIDE + 20] ^= 1;
+        bytes[4096 + 20] ^= 1;
         disk.set_file(COMMIT_FILE, bytes);
         assert!(matches!(read(&disk).unwrap(), CommitFileState::Damaged));
     }

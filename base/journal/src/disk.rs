@@ -49,7 +49,7 @@ pub trait WriteFile: Send {
 }
 
 /// A file open for reading.
-pub trait ReadFile: Send {
+pub trait ReadFile: Send + Sync {
     /// Reads up to `buffer.len()` bytes at `offset` and returns how many; 0 at the end of the file.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
     /// Returns the current length of the file.

@@ -41,6 +41,12 @@ pub enum LogError {
         /// Newest version that this build reads.
         known: u16,
     },
+    /// A group of masters wrote the file, and the log was opened for one master.
+    #[error("{file} is of a group of masters: start this master as a member of its group")]
+    OfGroup {
+        /// Name of the file.
+        file: String,
+    },
     /// The bytes at `offset` are not those that were written.
     #[error("{file} is damaged at offset {offset}: {what}")]
     Damaged {

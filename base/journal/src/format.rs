@@ -9,7 +9,8 @@
 //!              payload and zeros are masked
 //! ```
 //! `seq` is the first record of a segment, or the last record in a snapshot. The file header has
-//! this layout in every version, so that a newer version can be distinguished from damage.
+//! this layout in every version, so that a newer version can be distinguished from damage. The
+//! version shows what the records are ([`Content`]).
 //!
 //! Reason for the salt: after a bad batch the reader searches for later batches, to distinguish a
 //! torn tail from damage. Without a salt, a record whose bytes look like a batch, at random or by
@@ -36,13 +37,38 @@ pub const RECORD_BYTES_MAX: usize = 16 << 20;
 /// Maximum length of a batch. This also limits the memory of a reader and the data that waits for
 /// the disk.
 pub const BATCH_BYTES_MAX: usize = 64 << 20;
-/// The only file version that this build writes and reads.
-pub(crate) const VERSION: u16 = 2;
+/// The newest file version that this build writes and reads.
+const VERSION_MAX: u16 = 3;
 const BATCH_MAGIC: [u8; 4] = *b"\xF7FMB";
 /// Maximum sequence number in a file name. A file with a larger one does not belong to the log.
 const SEQ_MAX: Seq = 1 << 63;
 /// Suffix of the names of unfinished files.
 pub(crate) const TEMPORARY: &str = ".tmp";
+/// Suffix of the names of unfinished snapshots that are being received. One with the same sequence
+/// number may be written at the same time.
+pub(crate) const RECEIVED: &str = ".received.tmp";
+
+/// What the records of a log are to their owner. Each file says which, in its version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    /// Changes of the state of one master. File version 2.
+    Records,
+    /// Entries of the log of a group of masters. File version 3.
+    Entries,
+}
+
+impl Content {
+    fn version(self) -> u16 {
+        match self {
+            Self::Records => 2,
+            Self::Entries => VERSION_MAX,
+        }
+    }
+
+    fn of_version(version: u16) -> Option<Self> {
+        [Self::Records, Self::Entries].into_iter().find(|content| content.version() == version)
+    }
+}
 
 /// The kinds of files with numbered names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +106,8 @@ pub(crate) enum Name {
 
 impl Name {
     pub(crate) fn parse(name: &str) -> Self {
-        let (stem, temporary) = name.strip_suffix(TEMPORARY).map_or((name, false), |stem| (stem, true));
+        let stem = name.strip_suffix(RECEIVED).or_else(|| name.strip_suffix(TEMPORARY));
+        let (stem, temporary) = stem.map_or((name, false), |stem| (stem, true));
         let file = [FileKind::Segment, FileKind::Snapshot].into_iter().find_map(|kind| {
             let digits = stem.split_once('-')?.1.split_once('.')?.0;
             let seq = digits.parse().ok().filter(|seq| (1..=SEQ_MAX).contains(seq))?;
@@ -98,19 +125,20 @@ impl Name {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileHeader {
     pub(crate) kind: FileKind,
+    pub(crate) content: Content,
     pub(crate) seq: Seq,
     pub(crate) salt: u32,
 }
 
 impl FileHeader {
-    pub(crate) fn new(kind: FileKind, seq: Seq) -> Self {
-        Self { kind, seq, salt: RandomState::new().build_hasher().finish() as u32 }
+    pub(crate) fn new(kind: FileKind, content: Content, seq: Seq) -> Self {
+        Self { kind, content, seq, salt: RandomState::new().build_hasher().finish() as u32 }
     }
 
     pub(crate) fn encode(self) -> [u8; FILE_HEADER_BYTES] {
         let mut out = [0; FILE_HEADER_BYTES];
         out[..4].copy_from_slice(&self.kind.magic());
-        out[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        out[4..6].copy_from_slice(&self.content.version().to_le_bytes());
         out[8..16].copy_from_slice(&self.seq.to_le_bytes());
         out[16..20].copy_from_slice(&self.salt.to_le_bytes());
         let crc = crc32c::crc32c(&out[..20]);
@@ -132,9 +160,9 @@ impl FileHeader {
             return Err(LogError::Damaged { file, offset: 4, what: "header checksum mismatch" });
         }
         let found = u16::from_le_bytes([bytes[4], bytes[5]]);
-        if found != VERSION {
-            return Err(LogError::Version { file, found, known: VERSION });
-        }
+        let Some(content) = Content::of_version(found) else {
+            return Err(LogError::Version { file, found, known: VERSION_MAX });
+        };
         if u64_at(bytes, 8) != seq {
             return Err(LogError::Damaged { file, offset: 8, what: "header and file name disagree" });
         }
@@ -145,7 +173,7 @@ impl FileHeader {
             let offset = FIXED_HEADER_BYTES as u64;
             return Err(LogError::Damaged { file, offset, what: "bytes after the header are not zero" });
         }
-        Ok(Self { kind, seq, salt: u32_at(bytes, 16) })
+        Ok(Self { kind, content, seq, salt: u32_at(bytes, 16) })
     }
 }
 
@@ -245,6 +273,7 @@ mod tests {
             let name = kind.name(42);
             assert_eq!(Name::parse(&name), Name::File(kind, 42));
             assert_eq!(Name::parse(&format!("{name}.tmp")), Name::Temporary);
+            assert_eq!(Name::parse(&format!("{name}.received.tmp")), Name::Temporary);
             assert_eq!(Name::parse(&format!("{name}.damaged-1")), Name::Other);
         }
         for other in [
@@ -261,17 +290,17 @@ mod tests {
 
     #[test]
     fn newer_version_is_not_reported_as_damage() {
-        let mut bytes = FileHeader::new(FileKind::Segment, 7).encode();
-        bytes[4] = 3;
+        let mut bytes = FileHeader::new(FileKind::Segment, Content::Records, 7).encode();
+        bytes[4] = 4;
         let parse = |bytes: &[u8]| FileHeader::parse("f", FileKind::Segment, 7, bytes);
         assert!(matches!(parse(&bytes), Err(LogError::Damaged { offset: 4, .. })));
         let crc = crc32c::crc32c(&bytes[..20]);
         bytes[20..24].copy_from_slice(&crc.to_le_bytes());
-        assert!(matches!(parse(&bytes), Err(LogError::Version { found: 3, .. })));
+        assert!(matches!(parse(&bytes), Err(LogError::Version { found: 4, .. })));
         assert!(matches!(parse(&bytes[..9]), Err(LogError::ShortHeader { offset: 9, .. })));
         // A newer version may have a shorter header. It is reported as a version too, not as
         // damage.
-        assert!(matches!(parse(&bytes[..24]), Err(LogError::Version { found: 3, .. })));
+        assert!(matches!(parse(&bytes[..24]), Err(LogError::Version { found: 4, .. })));
     }
 
     #[test]

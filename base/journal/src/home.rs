@@ -8,7 +8,7 @@
 //! The daemon locks the folder, and only the daemon knows the meaning of records.
 
 use crate::{
-    Log, LogError, Opened, Recovery, Replay,
+    Content, Log, LogError, Opened, Recovery, Replay,
     disk::{Disk, RealDisk},
     format::Name,
 };
@@ -221,7 +221,7 @@ fn open_with_loss_hook(
     recovery: Recovery,
     before_loss: impl FnOnce() -> io::Result<()>,
 ) -> Result<Opened, LogError> {
-    let opened = Log::open_with_loss_hook(disk, recovery, before_loss)?;
+    let opened = Log::open_with_loss_hook(disk, Content::Records, recovery, before_loss)?;
     let log = owner.log;
     if let Some(torn) = &opened.torn {
         tracing::warn!(

@@ -8,6 +8,7 @@
 //! - [`replay`]: reads the newest snapshot and the records after it;
 //! - [`snapshot`]: writes a snapshot;
 //! - [`codec`]: encodes values as records;
+//! - [`slots`]: a small value in a file that is written in place;
 //! - [`home`]: the folder of a daemon with its journal and `VERSION`;
 //! - [`snapshot_policy`]: decides when snapshots are made;
 //! - [`disk`]: the folder operations that the log needs, on real files;
@@ -17,14 +18,15 @@
 //!
 //! ```no_run
 //! # use std::sync::Arc;
-//! # use fermata_journal::{disk::RealDisk, log::{Log, Recovery}, replay::Item};
+//! # use fermata_journal::{disk::RealDisk, log::{Content, Log, Recovery}, replay::Item};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let disk = Arc::new(RealDisk::open("edits")?);
-//! let mut opened = Log::open(disk, Recovery::Refuse)?;
+//! let mut opened = Log::open(disk, Content::Records, Recovery::Refuse)?;
 //! while let Some(item) = opened.replay.next()? {
 //!     match item {
 //!         Item::Snapshot(_bytes) => { /* a snapshot record: restore a part of the state */ }
 //!         Item::Record { .. } => { /* a record of the log: apply it to the state */ }
+//!         Item::Entry { .. } => unreachable!("only in a log that was opened for entries"),
 //!     }
 //! }
 //! let seq = opened.log.append(b"something happened")?;
@@ -32,8 +34,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Not provided: replication, compression, and random access by sequence number. The daemon locks
-//! the folder.
+//! Not provided: replication and compression. The daemon locks the folder.
 
 pub mod codec;
 mod commit;
@@ -48,17 +49,19 @@ mod read_error_tests;
 mod repair;
 pub mod replay;
 mod segment;
+pub mod slots;
 pub mod snapshot;
 pub mod snapshot_policy;
 mod source;
 mod survey;
+mod truncate;
 mod writer;
 
 pub use error::{AppendError, LogError, LogFailed};
 pub use home::{DataFolder, DataFolderError, Owner, Recovering};
-pub use log::{Log, Opened, Recovery};
+pub use log::{Content, Log, Opened, Recovery};
 pub use replay::{Item, Replay};
-pub use snapshot::SnapshotWriter;
+pub use snapshot::{SnapshotFile, SnapshotReceiver, SnapshotWriter};
 pub use snapshot_policy::SnapshotPolicy;
 
 /// The sequence number of a record, from 1 without gaps. 0 means "before the first record".

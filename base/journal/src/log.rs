@@ -19,18 +19,20 @@ use crate::{
     format::{BATCH_HEADER_BYTES, FileKind},
     repair::repair,
     replay::Replay,
-    snapshot::SnapshotWriter,
+    segment::push_record,
+    snapshot::{SnapshotFile, SnapshotReceiver, SnapshotWriter},
     survey::Survey,
-    writer::{Files, Pending, Progress, Shared, Writer},
+    writer::{Change, Files, Pending, Progress, Request, Shared, WhenDurable, Writer},
 };
 pub use crate::{
-    format::{BATCH_BYTES_MAX, RECORD_BYTES_MAX},
+    format::{BATCH_BYTES_MAX, Content, RECORD_BYTES_MAX},
     repair::{Dropped, Torn},
     survey::Recovery,
     writer::Stats,
 };
 use crossbeam::channel::bounded;
 use std::{
+    collections::VecDeque,
     io,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
@@ -58,6 +60,7 @@ pub struct Opened {
 /// The running log, to be shared by `Arc`. Dropping it flushes pending records and ends its thread.
 pub struct Log {
     disk: Arc<dyn Disk>,
+    content: Content,
     shared: Arc<Shared>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
@@ -66,18 +69,22 @@ impl Log {
     /// Opens the log on `disk`, or creates it. Everything that will be replayed is verified first,
     /// so that damage is known before the first record is read. It is also synced, because after a
     /// crash it may be only in the page cache.
-    pub fn open(disk: Arc<dyn Disk>, recovery: Recovery) -> Result<Opened, LogError> {
-        Self::open_with_loss_hook(disk, recovery, || Ok(()))
+    ///
+    /// A log of records must not contain entries of a group. A log of entries may begin with
+    /// records.
+    pub fn open(disk: Arc<dyn Disk>, content: Content, recovery: Recovery) -> Result<Opened, LogError> {
+        Self::open_with_loss_hook(disk, content, recovery, || Ok(()))
     }
 
     /// Like [`Self::open`], but calls `before_loss` before anything is cut or dropped. If that call
     /// fails, nothing is changed and its error is returned.
     pub fn open_with_loss_hook(
         disk: Arc<dyn Disk>,
+        content: Content,
         recovery: Recovery,
         before_loss: impl FnOnce() -> io::Result<()>,
     ) -> Result<Opened, LogError> {
-        let mut survey = Survey::take(&*disk, recovery)?;
+        let mut survey = Survey::take(&*disk, recovery, content)?;
         if survey.loses_data() {
             before_loss().map_err(LogError::io("record a loss next to", "the journal folder"))?;
         }
@@ -85,13 +92,14 @@ impl Log {
         let (base, last) = (survey.base(), survey.last_seq);
         let repaired = repair(&*disk, &mut survey)?;
         let replay = Replay::new(Arc::clone(&disk), base, replayed, last)?;
-        let name = repaired.segments.last().map(|segment| FileKind::Segment.name(segment.first));
         let shared = Arc::new(Shared {
             pending: Mutex::new(Pending {
                 buffer: vec![0; BATCH_HEADER_BYTES],
                 count: 0,
                 next_seq: last + 1,
-                rotations: Vec::new(),
+                when_durable: Vec::new(),
+                requests: Vec::new(),
+                seq_changes: false,
                 closing: false,
                 sync_commit: false,
                 failed: None,
@@ -111,16 +119,15 @@ impl Log {
         let writer = Writer {
             disk: Arc::clone(&disk),
             shared: Arc::clone(&shared),
-            file: repaired.file,
-            salt: repaired.salt,
+            segment: repaired.segment,
+            content,
             commit: repaired.commit,
-            name: name.expect("there is always a segment being written"),
         };
         let writer = thread::Builder::new()
             .name("journal".into())
             .spawn(move || writer.run())
             .map_err(LogError::io("start the thread of", "the journal"))?;
-        let log = Self { disk, shared, writer: Mutex::new(Some(writer)) };
+        let log = Self { disk, content, shared, writer: Mutex::new(Some(writer)) };
         let (torn, replaced, dropped) = (repaired.torn, repaired.replaced, repaired.dropped);
         Ok(Opened { log, replay, torn, replaced, dropped })
     }
@@ -147,24 +154,48 @@ impl Log {
             return Err(AppendError::TooLarge { bytes, max: BATCH_BYTES_MAX });
         }
         let mut pending = self.room_for(bytes)?;
+        let last = self.push(&mut pending, records);
+        self.wake_writer(pending);
+        Ok(last)
+    }
+
+    /// Like [`Self::append_many`] without a limit for each record, and calls `when_durable` when
+    /// all records so far are durable, or when the log has failed. The calls have the order of the
+    /// appends. Each call is made by the thread that writes the log, so it must be short. It is not
+    /// made if this function returns an error.
+    pub fn append_then<R: AsRef<[u8]>>(
+        &self,
+        records: &[R],
+        when_durable: impl FnOnce(Result<(), LogFailed>) + Send + 'static,
+    ) -> Result<Seq, AppendError> {
+        let bytes = records.iter().map(|record| 4 + record.as_ref().len()).sum();
+        if bytes > BATCH_BYTES_MAX {
+            return Err(AppendError::TooLarge { bytes, max: BATCH_BYTES_MAX });
+        }
+        let mut pending = self.room_for(bytes)?;
+        let last = self.push(&mut pending, records);
+        let when_durable: WhenDurable = Box::new(when_durable);
+        pending.when_durable.push(when_durable);
+        self.wake_writer(pending);
+        Ok(last)
+    }
+
+    fn push<R: AsRef<[u8]>>(&self, pending: &mut Pending, records: &[R]) -> Seq {
         for record in records {
-            let record = record.as_ref();
-            pending.buffer.extend_from_slice(&(record.len() as u32).to_le_bytes());
-            pending.buffer.extend_from_slice(record);
+            push_record(&mut pending.buffer, record.as_ref());
         }
         pending.count += records.len() as u32;
         pending.next_seq += records.len() as u64;
         let last = pending.next_seq - 1;
         self.shared.last_seq.store(last, Ordering::Release);
-        self.wake_writer(pending);
-        Ok(last)
+        last
     }
 
     fn room_for(&self, bytes: usize) -> Result<MutexGuard<'_, Pending>, LogFailed> {
         let mut pending = self.shared.pending();
         loop {
             pending.check_open()?;
-            if pending.buffer.len() - BATCH_HEADER_BYTES + bytes <= BATCH_BYTES_MAX {
+            if !pending.seq_changes && pending.buffer.len() - BATCH_HEADER_BYTES + bytes <= BATCH_BYTES_MAX {
                 return Ok(pending);
             }
             pending = self.shared.progressed.wait(pending).unwrap_or_else(PoisonError::into_inner);
@@ -181,7 +212,7 @@ impl Log {
     /// is valid until the next append.
     pub fn has_room_for(&self, bytes: usize) -> bool {
         let pending = self.shared.pending();
-        pending.buffer.len() - BATCH_HEADER_BYTES + 4 + bytes <= BATCH_BYTES_MAX
+        !pending.seq_changes && pending.buffer.len() - BATCH_HEADER_BYTES + 4 + bytes <= BATCH_BYTES_MAX
     }
 
     /// Returns the sequence number of the newest record, durable or not.
@@ -247,10 +278,35 @@ impl Log {
     /// Blocks until that is done. Returns the last record in the closed segments. If the current
     /// segment is empty, it is not closed.
     pub fn rotate(&self) -> Result<Seq, LogFailed> {
+        self.change(Change::Rotate)
+    }
+
+    /// Removes all records after `last`, and waits until they are removed. The next record gets the
+    /// number `last + 1`. Panics if a snapshot includes a later record.
+    pub fn truncate_after(&self, last: Seq) -> Result<(), LogFailed> {
+        if last >= self.last_seq() {
+            return Ok(());
+        }
+        let newest_snapshot = self.shared.files().snapshots.last().copied().unwrap_or(0);
+        assert!(last >= newest_snapshot, "cannot remove record {}: a snapshot includes it", last + 1);
+        self.change(Change::Truncate(last)).map(drop)
+    }
+
+    /// Continues after the newest snapshot, whose last record is `seq`, although the log has only
+    /// records before it. Until then a crash leaves the old records and the snapshot, and the log
+    /// continues after the snapshot when it is opened. Panics if the log has a later record.
+    pub fn skip_to(&self, seq: Seq) -> Result<(), LogFailed> {
+        assert!(self.content == Content::Entries, "only a member of a group gets newer snapshots");
+        assert!(seq >= self.last_seq(), "cannot skip to {seq}: there are later records");
+        self.change(Change::Skip(seq)).map(drop)
+    }
+
+    fn change(&self, what: Change) -> Result<Seq, LogFailed> {
         let (reply, done) = bounded(1);
         let mut pending = self.shared.pending();
         pending.check_open()?;
-        pending.rotations.push(reply);
+        pending.requests.push(Request { what, reply });
+        pending.seq_changes |= what != Change::Rotate;
         self.wake_writer(pending);
         done.recv().unwrap_or_else(|_| {
             Err(LogFailed { reason: "the writer thread of the journal has ended".into() })
@@ -291,13 +347,41 @@ impl Log {
         Replay::new(Arc::clone(&self.disk), base, segments.collect(), upto)
     }
 
-    /// Starts a snapshot of the state after record `seq` (from [`Self::rotate`]).
+    /// Reads the snapshot whose last record is `seq`, and nothing after it.
+    pub fn replay_snapshot(&self, seq: Seq) -> Result<Replay, LogError> {
+        Replay::new(Arc::clone(&self.disk), seq, VecDeque::new(), seq)
+    }
+
+    /// Reads the durable records from `from` to `upto`, while the log is in use.
+    pub fn read(&self, from: Seq, upto: Seq) -> Replay {
+        assert!(0 < from && upto <= self.durable(), "cannot read up to record {upto}: it is not durable");
+        let files = self.shared.files();
+        let segments = &files.segments[files.first_segment_after(from - 1)..];
+        let segments = segments.iter().map(|segment| segment.first).filter(|first| *first <= upto);
+        Replay::of_records(Arc::clone(&self.disk), from, segments.collect(), upto)
+    }
+
+    /// Starts a snapshot of the state after record `seq` (from [`Self::rotate`]). In a group, the
+    /// record may be one that only other members have: see [`Self::skip_to`].
     pub fn snapshot_writer(&self, seq: Seq) -> Result<SnapshotWriter, LogError> {
         assert!(
-            0 < seq && seq <= self.durable(),
+            0 < seq && (seq <= self.durable() || self.content == Content::Entries),
             "cannot make a snapshot at record {seq}: it is not durable"
         );
-        SnapshotWriter::start(Arc::clone(&self.disk), seq)
+        SnapshotWriter::start(Arc::clone(&self.disk), self.content, seq)
+    }
+
+    /// Returns the newest snapshot as a file; `None` if there is none.
+    pub fn newest_snapshot(&self) -> Result<Option<SnapshotFile>, LogError> {
+        let newest = self.shared.files().snapshots.last().copied();
+        newest.map(|seq| SnapshotFile::open(&*self.disk, seq)).transpose()
+    }
+
+    /// Starts to receive a snapshot that another member of the group has written, and whose last
+    /// record is `seq`.
+    pub fn receive_snapshot(&self, seq: Seq) -> Result<SnapshotReceiver, LogError> {
+        assert!(self.content == Content::Entries && seq > 0, "only a member of a group receives snapshots");
+        SnapshotReceiver::start(Arc::clone(&self.disk), seq)
     }
 
     /// Registers the finished snapshot at `seq`. Removes all snapshots except the last two, and all

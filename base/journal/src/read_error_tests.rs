@@ -2,7 +2,7 @@
 //! a segment they are damage, which `DropDamaged` removes.
 
 use crate::{
-    Item, Log, LogError, Opened, Recovery,
+    Content, Item, Log, LogError, Opened, Recovery,
     crash::{CrashDisk, Survive},
     disk::Disk,
     format::FileKind,
@@ -14,7 +14,7 @@ const COMMIT: &str = "COMMIT";
 const GRAIN: usize = 64;
 
 fn open(disk: &CrashDisk, recovery: Recovery) -> Result<Opened, LogError> {
-    Log::open(Arc::new(disk.clone()), recovery)
+    Log::open(Arc::new(disk.clone()), Content::Records, recovery)
 }
 
 /// Appends records up to sequence number `last`, each in a separate batch. Each contains its
@@ -110,8 +110,13 @@ fn an_unreadable_or_damaged_newest_snapshot_is_replaced_by_the_older_one() {
                         called = true;
                         Ok(())
                     };
-                    let mut opened =
-                        Log::open_with_loss_hook(Arc::new(disk.clone()), recovery, before_loss).unwrap();
+                    let mut opened = Log::open_with_loss_hook(
+                        Arc::new(disk.clone()),
+                        Content::Records,
+                        recovery,
+                        before_loss,
+                    )
+                    .unwrap();
                     assert_eq!(
                         (opened.replay.snapshot_seq(), check_and_count(&mut opened)),
                         (3, 8),

@@ -9,9 +9,9 @@
 use crate::{
     LogError, Seq,
     commit::{COMMIT_FILE, CommitFile, CommitPoint},
-    disk::{Disk, WriteFile},
+    disk::Disk,
     format::{FileKind, TEMPORARY},
-    segment::start_segment,
+    segment::ActiveSegment,
     source::Source,
     survey::{Damage, End, Segment, Survey, records_known},
 };
@@ -52,10 +52,8 @@ pub struct Dropped {
 
 /// Result of a repair.
 pub(crate) struct Repaired {
-    /// The segment for the next batch, open for appending.
-    pub(crate) file: Box<dyn WriteFile>,
-    /// Salt of the segment for the next batch.
-    pub(crate) salt: u32,
+    /// The segment for the next batch.
+    pub(crate) segment: ActiveSegment,
     pub(crate) commit: CommitFile,
     pub(crate) segments: Vec<Segment>,
     pub(crate) torn: Option<Torn>,
@@ -88,12 +86,12 @@ pub(crate) fn repair(disk: &dyn Disk, survey: &mut Survey) -> Result<Repaired, L
     disk.sync_folder().map_err(LogError::io("sync", "the journal folder"))?;
     let (commit, lost) = open_commit(disk, survey)?;
     dropped.extend(lost);
-    let (file, salt) = active_segment(disk, survey, torn.is_some())?;
+    let segment = active_segment(disk, survey, torn.is_some())?;
     let commit = mark_open(commit, survey)?;
     let sizes = survey.older_segments.iter().map(|first| segment_on_disk(disk, *first));
     let mut segments = sizes.collect::<Result<Vec<_>, _>>()?;
     segments.append(&mut survey.valid_segments);
-    Ok(Repaired { file, salt, commit, segments, torn, replaced, dropped })
+    Ok(Repaired { segment, commit, segments, torn, replaced, dropped })
 }
 
 /// Saves a copy of the torn tail, because after a disk error it may contain acknowledged records.
@@ -101,7 +99,7 @@ fn save_torn(disk: &dyn Disk, survey: &mut Survey, bytes: u64) -> Result<Option<
     let Some(segment) = survey.valid_segments.last() else { return Ok(None) };
     let (file, offset) = (FileKind::Segment.name(segment.first), segment.bytes);
     let saved_as = unused_name(&mut survey.names, &file, "torn");
-    let copied = copy_to_temporary(disk, &file, offset..offset + bytes)?;
+    let copied = copy_to_temporary(disk, &file, offset..offset + bytes, &[])?;
     disk.rename(&copied, &saved_as).map_err(LogError::io("rename to", &saved_as))?;
     Ok(Some(Torn { file, offset, bytes, saved_as }))
 }
@@ -137,11 +135,7 @@ fn mark_open(mut commit: CommitFile, survey: &Survey) -> Result<CommitFile, LogE
 }
 
 /// Opens the segment for the next batch: the last valid segment, or a new one.
-fn active_segment(
-    disk: &dyn Disk,
-    survey: &mut Survey,
-    cut: bool,
-) -> Result<(Box<dyn WriteFile>, u32), LogError> {
+fn active_segment(disk: &dyn Disk, survey: &mut Survey, cut: bool) -> Result<ActiveSegment, LogError> {
     if let Some(segment) = survey.valid_segments.last() {
         let name = FileKind::Segment.name(segment.first);
         let mut file = disk.append(&name).map_err(LogError::io("open", &name))?;
@@ -152,11 +146,13 @@ fn active_segment(
         // may be only in the page cache, but it will be replayed as durable.
         file.sync().map_err(LogError::io("sync", &name))?;
         if let Some(salt) = survey.append_salt {
-            return Ok((file, salt));
+            return Ok(ActiveSegment { file, name, salt });
         }
     }
     let first = survey.last_seq + 1;
-    let started = start_segment(disk, first)?;
+    // An empty segment of other content has the same name, and is replaced.
+    survey.valid_segments.pop_if(|segment| segment.first == first);
+    let started = ActiveSegment::start(disk, survey.content, first)?;
     survey.valid_segments.push(segment_on_disk(disk, first)?);
     Ok(started)
 }
@@ -198,7 +194,7 @@ fn drop_damage(disk: &dyn Disk, survey: &mut Survey, damage: &Damage) -> Result<
 /// which are valid. The damaged file has both names until it is replaced, so that a crash in
 /// between loses nothing.
 fn replace_by_valid_start(disk: &dyn Disk, file: &str, bytes: u64, saved_as: &str) -> Result<(), LogError> {
-    let copied = copy_to_temporary(disk, file, 0..bytes)?;
+    let copied = copy_to_temporary(disk, file, 0..bytes, &[])?;
     disk.link(file, saved_as).map_err(LogError::io("keep the damaged file as", saved_as))?;
     disk.sync_folder().map_err(LogError::io("sync the folder of", saved_as))?;
     disk.rename(&copied, file).map_err(LogError::io("rename to", file))
@@ -241,8 +237,14 @@ fn unused_name(names: &mut Vec<String>, file: &str, what: &str) -> String {
     }
 }
 
-/// Copies a part of `from` durably to a temporary file, and returns the name of that file.
-fn copy_to_temporary(disk: &dyn Disk, from: &str, part: Range<u64>) -> Result<String, LogError> {
+/// Copies a part of `from`, and then the bytes `then`, durably to a temporary file. Returns the
+/// name of that file.
+pub(crate) fn copy_to_temporary(
+    disk: &dyn Disk,
+    from: &str,
+    part: Range<u64>,
+    then: &[u8],
+) -> Result<String, LogError> {
     const COPY_BYTES: u64 = 1 << 20;
     // If a crash interrupts the copy, the next open removes it, because of its suffix.
     let temporary = format!("{from}{TEMPORARY}");
@@ -257,6 +259,7 @@ fn copy_to_temporary(disk: &dyn Disk, from: &str, part: Range<u64>) -> Result<St
         target.write(bytes).map_err(LogError::io("write", &temporary))?;
         at += bytes.len() as u64;
     }
+    target.write(then).map_err(LogError::io("write", &temporary))?;
     target.sync().map_err(LogError::io("sync", &temporary))?;
     Ok(temporary)
 }

@@ -4,7 +4,13 @@
 //! a second state, while the log is in use. At most one batch (or one snapshot record) and a
 //! read-ahead are in memory.
 
-use crate::{LogError, Seq, disk::Disk, format::FileKind, segment::SegmentReader, snapshot::SnapshotReader};
+use crate::{
+    LogError, Seq,
+    disk::Disk,
+    format::{Content, FileKind},
+    segment::SegmentReader,
+    snapshot::SnapshotReader,
+};
 use std::{collections::VecDeque, sync::Arc};
 
 /// An item of a replay.
@@ -14,6 +20,13 @@ pub enum Item<'a> {
     Snapshot(&'a [u8]),
     /// A record of the log.
     Record {
+        /// Sequence number of the record.
+        seq: Seq,
+        /// Bytes of the record.
+        bytes: &'a [u8],
+    },
+    /// A record of the log that is an entry of a group of masters.
+    Entry {
         /// Sequence number of the record.
         seq: Seq,
         /// Bytes of the record.
@@ -61,9 +74,21 @@ impl Replay {
         Ok(Self { disk, snapshot_seq, snapshot, segments, segment: None, next_seq, last_seq: last })
     }
 
+    /// Creates a replay of the records from `from` to `last`, without a snapshot. `segments` is as
+    /// for [`Self::new`].
+    pub(crate) fn of_records(disk: Arc<dyn Disk>, from: Seq, segments: VecDeque<Seq>, last: Seq) -> Self {
+        let snapshot_seq = from - 1;
+        Self { disk, snapshot_seq, snapshot: None, segments, segment: None, next_seq: from, last_seq: last }
+    }
+
     /// Returns the last record that the snapshot includes; 0 if there is no snapshot.
     pub fn snapshot_seq(&self) -> Seq {
         self.snapshot_seq
+    }
+
+    /// Returns what the snapshot was made of; `None` if there is no snapshot, or if it was read.
+    pub fn snapshot_content(&self) -> Option<Content> {
+        self.snapshot.as_ref().map(SnapshotReader::content)
     }
 
     /// Returns the last record of the replay.
@@ -81,7 +106,10 @@ impl Replay {
             NextItem::Snapshot => self.snapshot.as_ref().map(|reader| Item::Snapshot(reader.record())),
             NextItem::Record => self.segment.as_ref().map(|reader| {
                 let (seq, bytes) = reader.record();
-                Item::Record { seq, bytes }
+                match reader.header().content {
+                    Content::Records => Item::Record { seq, bytes },
+                    Content::Entries => Item::Entry { seq, bytes },
+                }
             }),
             NextItem::End => None,
         })

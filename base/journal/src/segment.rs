@@ -8,8 +8,8 @@ use crate::{
     LogError, Seq,
     disk::{Disk, WriteFile},
     format::{
-        BATCH_HEADER_BYTES, BatchHeader, FILE_HEADER_BYTES, FileHeader, FileKind, GRAIN_BYTES, TEMPORARY,
-        mask, u32_at,
+        BATCH_HEADER_BYTES, BatchHeader, Content, FILE_HEADER_BYTES, FileHeader, FileKind, GRAIN_BYTES,
+        TEMPORARY, mask, u32_at,
     },
     source::Source,
 };
@@ -20,7 +20,7 @@ const SECTOR_BYTES: u64 = 4096;
 /// Reads the batches and records of one segment.
 pub(crate) struct SegmentReader {
     source: Source,
-    salt: u32,
+    header: FileHeader,
     /// Offset of the next batch.
     offset: u64,
     /// Sequence number of the record after the last verified batch.
@@ -60,7 +60,7 @@ impl SegmentReader {
         let offset = FILE_HEADER_BYTES as u64;
         Ok(Self {
             source,
-            salt: header.salt,
+            header,
             offset,
             next_seq: first,
             record_offset: offset,
@@ -79,8 +79,8 @@ impl SegmentReader {
         self.next_seq
     }
 
-    pub(crate) fn salt(&self) -> u32 {
-        self.salt
+    pub(crate) fn header(&self) -> FileHeader {
+        self.header
     }
 
     pub(crate) fn source(&self) -> &Source {
@@ -104,7 +104,7 @@ impl SegmentReader {
         if head.len() < BATCH_HEADER_BYTES {
             return Ok(BatchResult::Bad("batch header is incomplete"));
         }
-        let Some(header) = BatchHeader::parse(head, self.salt) else {
+        let Some(header) = BatchHeader::parse(head, self.header.salt) else {
             return Ok(BatchResult::Bad("batch header checksum mismatch"));
         };
         if header.first != self.next_seq {
@@ -123,7 +123,7 @@ impl SegmentReader {
         }
         let payload =
             self.source.window_mut(self.offset + BATCH_HEADER_BYTES as u64, whole - BATCH_HEADER_BYTES);
-        mask(self.salt, payload);
+        mask(self.header.salt, payload);
         if !lengths_add_up(&payload[..header.payload_bytes as usize], header.count) {
             return Ok(BatchResult::Bad("record lengths do not add up"));
         }
@@ -176,7 +176,7 @@ impl SegmentReader {
                 }
                 other => other?,
             };
-            match BatchHeader::parse(bytes, self.salt) {
+            match BatchHeader::parse(bytes, self.header.salt) {
                 Some(header) if header.first > expected => {
                     later.batches += 1;
                     later.records += u64::from(header.count);
@@ -197,7 +197,7 @@ impl SegmentReader {
         if !rest.is_multiple_of(GRAIN_BYTES as u64) {
             return Ok(true);
         }
-        let header = BatchHeader::parse(self.source.read(self.offset, BATCH_HEADER_BYTES)?, self.salt);
+        let header = BatchHeader::parse(self.source.read(self.offset, BATCH_HEADER_BYTES)?, self.header.salt);
         if header.is_some_and(|header| header.first == self.next_seq && rest < header.padded_bytes() as u64) {
             return Ok(true);
         }
@@ -221,16 +221,42 @@ fn lengths_add_up(mut payload: &[u8], count: u32) -> bool {
     payload.is_empty()
 }
 
-/// Creates a segment file. Its header is durable before the file gets its name, and the name is
-/// durable before this function returns. So a bad header is always damage, not a torn write.
-pub(crate) fn start_segment(disk: &dyn Disk, first: Seq) -> Result<(Box<dyn WriteFile>, u32), LogError> {
-    let name = FileKind::Segment.name(first);
-    let temporary = format!("{name}{TEMPORARY}");
-    let header = FileHeader::new(FileKind::Segment, first);
-    let mut file = disk.create(&temporary).map_err(LogError::io("create", &temporary))?;
-    file.write(&header.encode()).map_err(LogError::io("write", &temporary))?;
-    file.sync().map_err(LogError::io("sync", &temporary))?;
-    disk.rename(&temporary, &name).map_err(LogError::io("rename to", &name))?;
-    disk.sync_folder().map_err(LogError::io("sync the folder of", &name))?;
-    Ok((file, header.salt))
+/// Completes a batch: `buffer` has space for the header, and then the payload. Returns the header.
+pub(crate) fn seal_batch(buffer: &mut Vec<u8>, first: Seq, count: u32, salt: u32) -> BatchHeader {
+    let payload_bytes = (buffer.len() - BATCH_HEADER_BYTES) as u32;
+    let mut header = BatchHeader { first, count, payload_bytes, payload_crc: 0 };
+    buffer.resize(header.padded_bytes(), 0);
+    mask(salt, &mut buffer[BATCH_HEADER_BYTES..]);
+    header.payload_crc = crc32c::crc32c(&buffer[BATCH_HEADER_BYTES..]);
+    buffer[..BATCH_HEADER_BYTES].copy_from_slice(&header.encode(salt));
+    header
+}
+
+/// Appends a record to the payload of a batch.
+pub(crate) fn push_record(buffer: &mut Vec<u8>, record: &[u8]) {
+    buffer.extend_from_slice(&(record.len() as u32).to_le_bytes());
+    buffer.extend_from_slice(record);
+}
+
+/// A segment that is open for appending.
+pub(crate) struct ActiveSegment {
+    pub(crate) file: Box<dyn WriteFile>,
+    pub(crate) name: String,
+    pub(crate) salt: u32,
+}
+
+impl ActiveSegment {
+    /// Creates a segment file. Its header is durable before the file gets its name, and the name is
+    /// durable before this function returns. So a bad header is always damage, not a torn write.
+    pub(crate) fn start(disk: &dyn Disk, content: Content, first: Seq) -> Result<Self, LogError> {
+        let name = FileKind::Segment.name(first);
+        let temporary = format!("{name}{TEMPORARY}");
+        let header = FileHeader::new(FileKind::Segment, content, first);
+        let mut file = disk.create(&temporary).map_err(LogError::io("create", &temporary))?;
+        file.write(&header.encode()).map_err(LogError::io("write", &temporary))?;
+        file.sync().map_err(LogError::io("sync", &temporary))?;
+        disk.rename(&temporary, &name).map_err(LogError::io("rename to", &name))?;
+        disk.sync_folder().map_err(LogError::io("sync the folder of", &name))?;
+        Ok(Self { file, name, salt: header.salt })
+    }
 }

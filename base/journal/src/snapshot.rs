@@ -12,8 +12,11 @@
 
 use crate::{
     LogError, Seq,
-    disk::{Disk, WriteFile},
-    format::{FILE_HEADER_BYTES, FileHeader, FileKind, RECORD_BYTES_MAX, TEMPORARY, u32_at, u64_at},
+    disk::{Disk, ReadFile, WriteFile},
+    format::{
+        Content, FILE_HEADER_BYTES, FileHeader, FileKind, RECEIVED, RECORD_BYTES_MAX, TEMPORARY, u32_at,
+        u64_at,
+    },
     source::Source,
 };
 use std::sync::Arc;
@@ -48,8 +51,8 @@ impl Drop for SnapshotWriter {
 }
 
 impl SnapshotWriter {
-    pub(crate) fn start(disk: Arc<dyn Disk>, seq: Seq) -> Result<Self, LogError> {
-        let header = FileHeader::new(FileKind::Snapshot, seq);
+    pub(crate) fn start(disk: Arc<dyn Disk>, content: Content, seq: Seq) -> Result<Self, LogError> {
+        let header = FileHeader::new(FileKind::Snapshot, content, seq);
         let temporary = format!("{}{TEMPORARY}", FileKind::Snapshot.name(seq));
         let file = disk.create(&temporary).map_err(LogError::io("create", &temporary))?;
         let buffer = header.encode().to_vec();
@@ -110,10 +113,74 @@ impl SnapshotWriter {
     }
 }
 
+/// A finished snapshot as a file, to send it to another member of a group.
+pub struct SnapshotFile {
+    /// The last record that the snapshot includes.
+    pub seq: Seq,
+    /// Length of the file.
+    pub bytes: u64,
+    /// The file. It stays readable after the snapshot is removed.
+    pub file: Box<dyn ReadFile>,
+}
+
+impl SnapshotFile {
+    pub(crate) fn open(disk: &dyn Disk, seq: Seq) -> Result<Self, LogError> {
+        let name = FileKind::Snapshot.name(seq);
+        let file = disk.open(&name).map_err(LogError::io("open", &name))?;
+        let bytes = file.length().map_err(LogError::io("read", &name))?;
+        Ok(Self { seq, bytes, file })
+    }
+}
+
+/// Receives the file of a snapshot that another member of a group has written. Dropping the
+/// receiver without [`Self::finish`] removes its temporary file.
+pub struct SnapshotReceiver {
+    disk: Arc<dyn Disk>,
+    file: Box<dyn WriteFile>,
+    seq: Seq,
+    temporary: String,
+    has_final_name: bool,
+}
+
+impl SnapshotReceiver {
+    pub(crate) fn start(disk: Arc<dyn Disk>, seq: Seq) -> Result<Self, LogError> {
+        let temporary = format!("{}{RECEIVED}", FileKind::Snapshot.name(seq));
+        let file = disk.create(&temporary).map_err(LogError::io("create", &temporary))?;
+        Ok(Self { disk, file, seq, temporary, has_final_name: false })
+    }
+
+    /// Appends bytes of the file.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), LogError> {
+        self.file.write(bytes).map_err(LogError::io("write", &self.temporary))
+    }
+
+    /// Verifies the snapshot, makes it durable under its final name, and returns its last record.
+    /// Then call [`crate::Log::snapshot_done`] and [`crate::Log::skip_to`].
+    pub fn finish(mut self) -> Result<Seq, LogError> {
+        self.file.sync().map_err(LogError::io("sync", &self.temporary))?;
+        let source = Source::open(&*self.disk, self.temporary.clone())?;
+        SnapshotReader::read_all(SnapshotReader::of(source, self.seq)?)?;
+        let name = FileKind::Snapshot.name(self.seq);
+        self.disk.rename(&self.temporary, &name).map_err(LogError::io("rename to", &name))?;
+        self.has_final_name = true;
+        self.disk.sync_folder().map_err(LogError::io("sync the folder of", &name))?;
+        Ok(self.seq)
+    }
+}
+
+impl Drop for SnapshotReceiver {
+    fn drop(&mut self) {
+        if !self.has_final_name {
+            // If it cannot be removed now, the next open removes it.
+            let _left = self.disk.remove(&self.temporary);
+        }
+    }
+}
+
 /// Reads one snapshot, and verifies it while reading.
 pub(crate) struct SnapshotReader {
     source: Source,
-    salt: u32,
+    header: FileHeader,
     offset: u64,
     count: u64,
     crc: u32,
@@ -122,20 +189,30 @@ pub(crate) struct SnapshotReader {
 
 impl SnapshotReader {
     pub(crate) fn open(disk: &dyn Disk, seq: Seq) -> Result<Self, LogError> {
-        let mut source = Source::open(disk, FileKind::Snapshot.name(seq))?;
+        Self::of(Source::open(disk, FileKind::Snapshot.name(seq))?, seq)
+    }
+
+    fn of(mut source: Source, seq: Seq) -> Result<Self, LogError> {
         let name = source.name().to_owned();
         let head = source.read(0, FILE_HEADER_BYTES)?;
         let header = FileHeader::parse(&name, FileKind::Snapshot, seq, head)?;
         let crc = crc32c::crc32c(head);
         let offset = FILE_HEADER_BYTES as u64;
-        Ok(Self { source, salt: header.salt, offset, count: 0, crc, record: (offset, 0) })
+        Ok(Self { source, header, offset, count: 0, crc, record: (offset, 0) })
     }
 
-    /// Verifies a snapshot by reading it to its end.
-    pub(crate) fn verify(disk: &dyn Disk, seq: Seq) -> Result<(), LogError> {
-        let mut reader = Self::open(disk, seq)?;
+    /// Verifies a snapshot by reading it to its end. Returns what it was made of.
+    pub(crate) fn verify(disk: &dyn Disk, seq: Seq) -> Result<Content, LogError> {
+        Self::read_all(Self::open(disk, seq)?)
+    }
+
+    fn read_all(mut reader: Self) -> Result<Content, LogError> {
         while reader.advance()? {}
-        Ok(())
+        Ok(reader.header.content)
+    }
+
+    pub(crate) fn content(&self) -> Content {
+        self.header.content
     }
 
     /// Advances to the next record; returns false after the footer.
@@ -158,7 +235,7 @@ impl SnapshotReader {
         let bytes = self.source.read(at, whole)?;
         let sound = bytes.len() == whole
             && crc == {
-                let seeded = crc32c::crc32c_append(self.salt, &bytes[..4]);
+                let seeded = crc32c::crc32c_append(self.header.salt, &bytes[..4]);
                 crc32c::crc32c_append(seeded, &bytes[FRAME_HEADER_BYTES..])
             };
         if !sound {
@@ -182,7 +259,7 @@ impl SnapshotReader {
         let bytes = self.source.read(at, FOOTER_BYTES)?;
         let sound = rest == FOOTER_BYTES as u64
             && bytes.len() == FOOTER_BYTES
-            && crc == crc32c::crc32c_append(self.salt, &bytes[8..])
+            && crc == crc32c::crc32c_append(self.header.salt, &bytes[8..])
             && u64_at(bytes, 8) == self.count
             && u32_at(bytes, 16) == self.crc;
         if sound { Ok(()) } else { Err(self.source.damage_at(at, "footer does not match the snapshot")) }

@@ -109,7 +109,7 @@ fn check_space(log: &Log, reserve: u64) -> io::Result<Result<(), (u64, u64)>> {
 mod tests {
     use super::*;
     use crate::{
-        Recovery,
+        Content, Recovery,
         crash::CrashDisk,
         disk::{Disk, RealDisk},
     };
@@ -132,7 +132,7 @@ mod tests {
         }
 
         fn on(disk: Arc<dyn Disk>) -> Self {
-            let log = Log::open(disk, Recovery::Refuse).unwrap().log;
+            let log = Log::open(disk, Content::Records, Recovery::Refuse).unwrap().log;
             Self { log, attempts: Arc::default(), _folder: None }
         }
 

@@ -7,12 +7,15 @@
 //! one of three conditions holds (ADR 0024): the commit point (`commit`) covers it, the log was
 //! sealed, or all of its bytes were written. The commit point also contains the first sequence
 //! number of the newest segment, so that a missing newest segment is detected.
+//!
+//! A member of a group of masters can get a snapshot that is newer than all of its records, so
+//! after a snapshot of entries the records before it may be missing.
 
 use crate::{
     LogError, Seq,
     commit::{self, COMMIT_FILE, CommitFileState, CommitPoint},
     disk::Disk,
-    format::{FILE_HEADER_BYTES, FileKind, Name},
+    format::{Content, FILE_HEADER_BYTES, FileKind, Name},
     replay::gap,
     segment::{BatchResult, SegmentReader},
     snapshot::SnapshotReader,
@@ -56,6 +59,10 @@ pub(crate) struct Survey {
     pub(crate) last_seq: Seq,
     /// How the valid part ends.
     pub(crate) end: End,
+    /// What the log contains from now on.
+    pub(crate) content: Content,
+    /// Whether the snapshot at the base is one of entries.
+    base_may_be_ahead: bool,
     /// Salt of the last segment in `valid_segments`, if records can be appended to it.
     pub(crate) append_salt: Option<u32>,
     /// Contents of the commit point and its counter; `None` if it is missing or damaged.
@@ -95,8 +102,9 @@ impl Survey {
         self.snapshots.last().copied().unwrap_or(0)
     }
 
-    /// Examines the folder. With [`Recovery::Refuse`], damage is returned as an error.
-    pub(crate) fn take(disk: &dyn Disk, recovery: Recovery) -> Result<Self, LogError> {
+    /// Examines the folder. With [`Recovery::Refuse`], damage is returned as an error. A log of
+    /// entries may begin with records; a log of records must not contain entries.
+    pub(crate) fn take(disk: &dyn Disk, recovery: Recovery, content: Content) -> Result<Self, LogError> {
         let names = disk.list().map_err(LogError::io("list", "the journal folder"))?;
         let (mut segments, mut snapshots, mut temporaries) = (Vec::new(), Vec::new(), Vec::new());
         for name in &names {
@@ -110,8 +118,9 @@ impl Survey {
         segments.sort_unstable();
         snapshots.sort_unstable();
         let newest_snapshot = snapshots.last().copied().unwrap_or(0);
-        let damaged_snapshots = choose_snapshot(disk, &mut snapshots)?;
+        let (base_content, damaged_snapshots) = choose_snapshot(disk, &mut snapshots)?;
         let base = snapshots.last().copied().unwrap_or(0);
+        check_content(content, base_content, FileKind::Snapshot, base)?;
         let has_files = !segments.is_empty() || newest_snapshot > 0;
         let CommitSurvey { commit, lost: commit_lost, slot_damaged: commit_slot_damaged } =
             read_commit_point(disk, has_files)?;
@@ -133,6 +142,8 @@ impl Survey {
             valid_segments: Vec::new(),
             last_seq: base,
             end: End::Complete,
+            content,
+            base_may_be_ahead: base_content == Content::Entries,
             append_salt: None,
             commit,
             commit_lost,
@@ -174,6 +185,7 @@ impl Survey {
                 Err(error) if error.is_damage() => return self.set_damage(error, None, &needed[index..]),
                 Err(error) => return Err(error),
             };
+            check_content(self.content, reader.header().content, FileKind::Segment, first)?;
             let bad = loop {
                 match reader.next_batch()? {
                     BatchResult::Batch => {}
@@ -184,15 +196,25 @@ impl Survey {
             expected = reader.next_seq();
             self.valid_segments.push(Segment { first, bytes: reader.offset() });
             self.last_seq = base.max(expected - 1);
-            self.append_salt = (expected > base).then_some(reader.salt());
+            let can_append = expected > base && reader.header().content == self.content;
+            self.append_salt = can_append.then_some(reader.header().salt);
+            if expected <= base && self.snapshot_is_ahead() && index + 1 == needed.len() {
+                return Ok(());
+            }
             if let Some(what) = bad {
                 return self.classify_bad_batch(reader, what, &needed[index + 1..]);
             }
         }
-        if expected <= base || needed.is_empty() {
+        if (expected <= base || needed.is_empty()) && !self.snapshot_is_ahead() {
             return self.set_damage(gap(base + 1, None), None, &[]);
         }
         Ok(())
+    }
+
+    /// Returns whether the snapshot may be newer than all records: no record after it was
+    /// acknowledged.
+    fn snapshot_is_ahead(&self) -> bool {
+        self.base_may_be_ahead && self.last_claimed <= self.base()
     }
 
     fn classify_bad_batch(
@@ -203,7 +225,7 @@ impl Survey {
     ) -> Result<(), LogError> {
         let bytes = reader.source().length() - reader.offset();
         let later = reader.find_later_batches()?;
-        let last = newer.is_empty() && later.batches == 0 && self.append_salt.is_some();
+        let last = newer.is_empty() && later.batches == 0 && reader.next_seq() > self.base();
         let sealed = self.commit.is_some_and(|(point, _)| point.sealed);
         let readable = !reader.source().has_bad_sector();
         if last && readable && !sealed && self.last_seq >= self.last_claimed && reader.may_be_torn()? {
@@ -272,13 +294,23 @@ fn read_commit_point(disk: &dyn Disk, has_files: bool) -> Result<CommitSurvey, L
     })
 }
 
-/// Removes damaged snapshots from the end of `snapshots` until the newest is valid. Returns the
-/// removed snapshots with their errors.
-fn choose_snapshot(disk: &dyn Disk, snapshots: &mut Vec<Seq>) -> Result<Vec<(Seq, LogError)>, LogError> {
+fn check_content(expected: Content, found: Content, kind: FileKind, seq: Seq) -> Result<(), LogError> {
+    if (expected, found) == (Content::Records, Content::Entries) {
+        return Err(LogError::OfGroup { file: kind.name(seq) });
+    }
+    Ok(())
+}
+
+/// Removes damaged snapshots from the end of `snapshots` until the newest is valid. Returns what
+/// that one was made of, and the removed snapshots with their errors.
+fn choose_snapshot(
+    disk: &dyn Disk,
+    snapshots: &mut Vec<Seq>,
+) -> Result<(Content, Vec<(Seq, LogError)>), LogError> {
     let mut damaged = Vec::new();
     while let Some(&seq) = snapshots.last() {
         match SnapshotReader::verify(disk, seq) {
-            Ok(()) => break,
+            Ok(content) => return Ok((content, damaged)),
             Err(error) if error.is_damage() => {
                 snapshots.pop();
                 damaged.push((seq, error));
@@ -286,7 +318,7 @@ fn choose_snapshot(disk: &dyn Disk, snapshots: &mut Vec<Seq>) -> Result<Vec<(Seq
             Err(error) => return Err(error),
         }
     }
-    Ok(damaged)
+    Ok((Content::Records, damaged))
 }
 
 /// Returns how many records are known to be in a segment; there may be more after damage.

@@ -8,10 +8,11 @@
 use crate::{
     LogError, LogFailed, Seq,
     commit::{CommitFile, CommitPoint},
-    disk::{Disk, WriteFile},
-    format::{BATCH_HEADER_BYTES, BatchHeader, FILE_HEADER_BYTES, FileKind, mask},
-    segment::start_segment,
+    disk::Disk,
+    format::{BATCH_HEADER_BYTES, Content, FILE_HEADER_BYTES},
+    segment::{ActiveSegment, seal_batch},
     survey::{Segment, has_records},
+    truncate::truncate,
 };
 use crossbeam::channel::{Receiver, Sender};
 use std::{
@@ -43,6 +44,26 @@ pub(crate) struct Shared {
     pub(crate) files: Mutex<Files>,
 }
 
+/// A function that is called when records are durable, or when the log has failed before.
+pub(crate) type WhenDurable = Box<dyn FnOnce(Result<(), LogFailed>) + Send>;
+
+/// A request to change the files of the log. Callers wait for the answer.
+pub(crate) struct Request {
+    pub(crate) what: Change,
+    pub(crate) reply: Sender<Result<Seq, LogFailed>>,
+}
+
+/// How to change the files of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Start a new segment.
+    Rotate,
+    /// Remove all records after this one.
+    Truncate(Seq),
+    /// Continue after this record, the last of a snapshot, which is newer than the log.
+    Skip(Seq),
+}
+
 /// Work for the writer.
 pub(crate) struct Pending {
     /// Space for the batch header, then the payload.
@@ -51,8 +72,12 @@ pub(crate) struct Pending {
     pub(crate) count: u32,
     /// Sequence number of the next record.
     pub(crate) next_seq: Seq,
-    /// Reply channels of the callers that wait for a rotation.
-    pub(crate) rotations: Vec<Sender<Result<Seq, LogFailed>>>,
+    /// Functions to call when all of `buffer` is durable.
+    pub(crate) when_durable: Vec<WhenDurable>,
+    /// Changes to make after `buffer` is written.
+    pub(crate) requests: Vec<Request>,
+    /// Whether a request will change `next_seq`. No record is accepted meanwhile.
+    pub(crate) seq_changes: bool,
     /// Set when the log accepts no more records. The writer ends after it has written the pending
     /// records.
     pub(crate) closing: bool,
@@ -62,6 +87,10 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
+    fn has_no_work(&self) -> bool {
+        self.count == 0 && self.when_durable.is_empty() && self.requests.is_empty() && !self.sync_commit
+    }
+
     /// Returns an error if the log has failed or is closed.
     pub(crate) fn check_open(&self) -> Result<(), LogFailed> {
         if let Some(failed) = &self.failed {
@@ -106,7 +135,8 @@ struct TakenBatch {
     buffer: Vec<u8>,
     first: Seq,
     count: u32,
-    rotations: Vec<Sender<Result<Seq, LogFailed>>>,
+    when_durable: Vec<WhenDurable>,
+    requests: Vec<Request>,
     sync_commit: bool,
 }
 
@@ -127,7 +157,7 @@ impl Shared {
         }
         spare.resize(BATCH_HEADER_BYTES, 0);
         let mut pending = self.pending();
-        while pending.count == 0 && pending.rotations.is_empty() && !pending.sync_commit {
+        while pending.has_no_work() {
             if pending.closing {
                 return None;
             }
@@ -140,7 +170,8 @@ impl Shared {
             buffer: std::mem::replace(&mut pending.buffer, spare),
             first: pending.next_seq - u64::from(count),
             count,
-            rotations: std::mem::take(&mut pending.rotations),
+            when_durable: std::mem::take(&mut pending.when_durable),
+            requests: std::mem::take(&mut pending.requests),
             sync_commit: std::mem::take(&mut pending.sync_commit),
         };
         drop(pending);
@@ -158,24 +189,43 @@ impl Shared {
                 segment.bytes += bytes;
             }
         }
-        self.durable.store(seq, Ordering::Release);
-        self.progress.send_modify(|progress| progress.durable = seq);
+        self.set_durable(seq);
         // Taking the lock ensures that a caller of `Log::sync` that has read the old value of
         // `durable` is already waiting, and does not miss the notification.
         drop(self.pending());
         self.progressed.notify_all();
     }
 
-    fn fail(&self, reason: &str, rotations: Vec<Sender<Result<Seq, LogFailed>>>) {
+    fn set_durable(&self, seq: Seq) {
+        self.durable.store(seq, Ordering::Release);
+        self.progress.send_modify(|progress| progress.durable = seq);
+    }
+
+    /// Continues after record `seq`, which is durable.
+    fn continue_after(&self, seq: Seq) {
+        let mut pending = self.pending();
+        pending.next_seq = seq + 1;
+        pending.seq_changes = false;
+        self.last_seq.store(seq, Ordering::Release);
+        self.set_durable(seq);
+        drop(pending);
+        self.progressed.notify_all();
+    }
+
+    fn fail(&self, reason: &str, when_durable: Vec<WhenDurable>, requests: Vec<Request>) {
         tracing::error!(reason, "the journal has failed");
         let failed = LogFailed { reason: reason.into() };
         let mut pending = self.pending();
         pending.failed = Some(failed.clone());
         self.has_failed.store(true, Ordering::Release);
-        let waiting = std::mem::take(&mut pending.rotations);
+        let more_requests = std::mem::take(&mut pending.requests);
+        let more_when_durable = std::mem::take(&mut pending.when_durable);
         drop(pending);
-        for reply in rotations.into_iter().chain(waiting) {
-            let _gone = reply.send(Err(failed.clone()));
+        for request in requests.into_iter().chain(more_requests) {
+            let _gone = request.reply.send(Err(failed.clone()));
+        }
+        for call in when_durable.into_iter().chain(more_when_durable) {
+            call(Err(failed.clone()));
         }
         self.progress.send_modify(|progress| progress.failed = Some(failed));
         self.progressed.notify_all();
@@ -186,10 +236,9 @@ impl Shared {
 pub(crate) struct Writer {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) file: Box<dyn WriteFile>,
-    pub(crate) salt: u32,
+    pub(crate) segment: ActiveSegment,
+    pub(crate) content: Content,
     pub(crate) commit: CommitFile,
-    pub(crate) name: String,
 }
 
 /// Reports a failure if the writer thread panics, so that callers do not wait forever.
@@ -198,7 +247,7 @@ struct PanicGuard(Arc<Shared>);
 impl Drop for PanicGuard {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.fail("the writer thread of the journal has panicked", Vec::new());
+            self.0.fail("the writer thread of the journal has panicked", Vec::new(), Vec::new());
         }
     }
 }
@@ -211,24 +260,32 @@ impl Writer {
         let mut spare = Vec::new();
         while let Some(mut batch) = shared.take(spare) {
             let mut done = if batch.count > 0 { self.write_batch(&mut batch) } else { Ok(()) };
-            if done.is_ok() && !batch.rotations.is_empty() {
-                done = self.rotate(batch.first + u64::from(batch.count));
+            if done.is_ok() {
+                for call in std::mem::take(&mut batch.when_durable) {
+                    call(Ok(()));
+                }
+            }
+            let mut last = batch.first + u64::from(batch.count) - 1;
+            for request in &batch.requests {
+                if done.is_ok() {
+                    done = self.change(request.what, &mut last);
+                }
             }
             if done.is_ok() && batch.sync_commit {
                 done = self.commit.sync();
             }
             if let Err(error) = done {
-                return shared.fail(&error.to_string(), batch.rotations);
+                return shared.fail(&error.to_string(), batch.when_durable, batch.requests);
             }
-            for reply in batch.rotations {
-                let _gone = reply.send(Ok(batch.first + u64::from(batch.count) - 1));
+            for request in batch.requests {
+                let _gone = request.reply.send(Ok(last));
             }
             spare = batch.buffer;
         }
         let sealed =
             CommitPoint { sealed: true, ..self.commit_point(shared.durable.load(Ordering::Acquire)) };
         if let Err(error) = self.commit.write_both(sealed) {
-            shared.fail(&error.to_string(), Vec::new());
+            shared.fail(&error.to_string(), Vec::new(), Vec::new());
         }
     }
 
@@ -239,18 +296,10 @@ impl Writer {
     }
 
     fn write_batch(&mut self, batch: &mut TakenBatch) -> Result<(), LogError> {
-        let mut header = BatchHeader {
-            first: batch.first,
-            count: batch.count,
-            payload_bytes: (batch.buffer.len() - BATCH_HEADER_BYTES) as u32,
-            payload_crc: 0,
-        };
-        batch.buffer.resize(header.padded_bytes(), 0);
-        mask(self.salt, &mut batch.buffer[BATCH_HEADER_BYTES..]);
-        header.payload_crc = crc32c::crc32c(&batch.buffer[BATCH_HEADER_BYTES..]);
-        batch.buffer[..BATCH_HEADER_BYTES].copy_from_slice(&header.encode(self.salt));
-        self.file.write(&batch.buffer).map_err(LogError::io("write", &self.name))?;
-        self.file.sync().map_err(LogError::io("sync", &self.name))?;
+        let ActiveSegment { file, name, salt } = &mut self.segment;
+        let header = seal_batch(&mut batch.buffer, batch.first, batch.count, *salt);
+        file.write(&batch.buffer).map_err(LogError::io("write", name))?;
+        file.sync().map_err(LogError::io("sync", name))?;
         // Write the commit point after the sync, so that it claims only durable records, and before
         // waiting callers are notified.
         self.commit.write_slot(self.commit_point(header.end_seq() - 1))?;
@@ -259,15 +308,39 @@ impl Writer {
         Ok(())
     }
 
-    /// Starts a new segment with `first` as its first record, unless the current segment is empty.
-    fn rotate(&mut self, first: Seq) -> Result<(), LogError> {
-        if !self.shared.files().segments.last().is_some_and(has_records) {
+    /// Changes the files of the log. `last` is the last record, before and after the change.
+    fn change(&mut self, what: Change, last: &mut Seq) -> Result<(), LogError> {
+        match what {
+            Change::Rotate => self.start_segment(*last + 1),
+            Change::Truncate(after) => {
+                let mut segments = self.shared.files().segments.clone();
+                let kept = segments.partition_point(|segment| segment.first <= after + 1);
+                let newest = segments[kept.saturating_sub(1)].first;
+                // The commit point is lowered first, so that the records may be missing.
+                self.commit.write_both(CommitPoint { newest, committed: after, sealed: false })?;
+                self.segment = truncate(&*self.disk, &mut segments, after)?;
+                self.shared.files().segments = segments;
+                *last = after;
+                self.shared.continue_after(after);
+                Ok(())
+            }
+            Change::Skip(to) => {
+                self.start_segment(to + 1)?;
+                *last = to;
+                self.shared.continue_after(to);
+                Ok(())
+            }
+        }
+    }
+
+    /// Starts a new segment with `first` as its first record, unless the current segment is empty
+    /// and begins there.
+    fn start_segment(&mut self, first: Seq) -> Result<(), LogError> {
+        let newest = self.shared.files().segments.last().copied();
+        if newest.is_some_and(|newest| newest.first == first && !has_records(&newest)) {
             return Ok(());
         }
-        let (file, salt) = start_segment(&*self.disk, first)?;
-        self.file = file;
-        self.salt = salt;
-        self.name = FileKind::Segment.name(first);
+        self.segment = ActiveSegment::start(&*self.disk, self.content, first)?;
         self.shared.files().segments.push(Segment { first, bytes: FILE_HEADER_BYTES as u64 });
         // The commit point is durable before the first record of the new segment, so that a missing
         // newest segment is detected.

@@ -147,6 +147,10 @@ fn load(mut replay: Replay, cluster_id: &str, retry_cache: usize) -> Result<Name
                 }
                 namespace.as_mut().expect("it was set above").apply(&record).map_err(no_fit(seq))?;
             }
+            Item::Entry { seq, .. } => {
+                let why = "it is an entry of a group of masters".to_owned();
+                return Err(StorageError::Record { seq, why });
+            }
         }
     }
     let namespace = match namespace {

@@ -377,7 +377,8 @@ fn write_journal(disk: &CrashDisk, entries: &[Entry]) {
 /// Writes the entries to the journal and syncs each before the next is written. Makes a snapshot
 /// after the first 16 entries. Returns how many entries were synced.
 fn try_write_journal(disk: &CrashDisk, entries: &[Entry]) -> usize {
-    let Ok(opened) = journal::Log::open(Arc::new(disk.clone()), Recovery::Refuse) else { return 0 };
+    let opened = journal::Log::open(Arc::new(disk.clone()), journal::Content::Records, Recovery::Refuse);
+    let Ok(opened) = opened else { return 0 };
     for (index, entry) in entries.iter().enumerate() {
         let synced = opened.log.append(&codec::encode(entry)).ok();
         if synced.and_then(|seq| opened.log.sync(seq).ok()).is_none() {

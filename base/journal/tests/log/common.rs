@@ -3,7 +3,7 @@
 use fermata_journal::{
     LogError,
     crash::CrashDisk,
-    log::{Dropped, Log, Recovery, Torn},
+    log::{Content, Dropped, Log, Recovery, Torn},
     replay::{Item, Replay},
 };
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub(crate) fn read_replay(replay: &mut Replay) -> Result<(SnapshotRecords, Recor
                 assert!(records.is_empty(), "the snapshot comes first");
                 snapshot.push(bytes.to_vec());
             }
-            Item::Record { seq, bytes } => records.push((seq, bytes.to_vec())),
+            Item::Record { seq, bytes } | Item::Entry { seq, bytes } => records.push((seq, bytes.to_vec())),
         }
     }
     Ok((snapshot, records))
@@ -49,7 +49,7 @@ pub(crate) fn read_replay(replay: &mut Replay) -> Result<(SnapshotRecords, Recor
 
 /// Opens the log on `disk` and reads all of it.
 pub(crate) fn read_with(disk: &CrashDisk, recovery: Recovery) -> Result<Contents, LogError> {
-    let mut opened = Log::open(Arc::new(disk.clone()), recovery)?;
+    let mut opened = Log::open(Arc::new(disk.clone()), Content::Records, recovery)?;
     let snapshot_seq = opened.replay.snapshot_seq();
     let (snapshot, records) = read_replay(&mut opened.replay)?;
     let (torn, replaced, dropped) = (opened.torn, opened.replaced, opened.dropped);
@@ -63,7 +63,7 @@ pub(crate) fn read(disk: &CrashDisk) -> Result<Contents, LogError> {
 
 /// Opens a log that is expected to be valid.
 pub(crate) fn open(disk: &CrashDisk) -> Log {
-    Log::open(Arc::new(disk.clone()), Recovery::Refuse).expect("a valid log").log
+    Log::open(Arc::new(disk.clone()), Content::Records, Recovery::Refuse).expect("a valid log").log
 }
 
 /// Appends the next `count` records, each in a separate batch.

@@ -7,7 +7,7 @@ use crate::common::{append, open, read, read_replay, record, snapshot};
 use fermata_journal::{
     LogError,
     crash::{CrashDisk, Survive},
-    log::{Log, Recovery},
+    log::{Content, Log, Recovery},
 };
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ impl Run {
 
     /// Uses all functions of the log: append, rotate, make snapshots, remove old files, reopen.
     fn script(&mut self, disk: &CrashDisk) -> Result<(), LogError> {
-        let opened = Log::open(Arc::new(disk.clone()), Recovery::Refuse)?;
+        let opened = Log::open(Arc::new(disk.clone()), Content::Records, Recovery::Refuse)?;
         let log = opened.log;
         for round in 0..4 {
             self.append(&log, 1 + round)?;
@@ -46,7 +46,7 @@ impl Run {
             self.append(&log, 1)?;
         }
         log.close()?;
-        let log = Log::open(Arc::new(disk.clone()), Recovery::Refuse)?.log;
+        let log = Log::open(Arc::new(disk.clone()), Content::Records, Recovery::Refuse)?.log;
         self.append(&log, 3)?;
         snapshot(&log)?;
         log.close()?;
@@ -114,7 +114,7 @@ fn dropping_damage_can_be_repeated_after_a_crash_in_between() {
     let mut files = whole.files();
     files.get_mut("edits-00000000000000000001.log").unwrap()[2 * 64 + 33] ^= 1;
     let drop_damaged = |disk: &CrashDisk| {
-        let mut opened = Log::open(Arc::new(disk.clone()), Recovery::DropDamaged)?;
+        let mut opened = Log::open(Arc::new(disk.clone()), Content::Records, Recovery::DropDamaged)?;
         let records = read_replay(&mut opened.replay)?.1;
         opened.log.close()?;
         Ok::<_, LogError>(records.len())

@@ -343,12 +343,12 @@ fn files_with_a_wrong_header_are_refused() {
     let other = with_changed_file(&whole, FIRST_SEGMENT, |bytes| bytes[0] = b'X');
     assert!(matches!(read(&other), Err(LogError::BadMagic { file }) if file == FIRST_SEGMENT));
     let newer = with_changed_file(&whole, FIRST_SEGMENT, |bytes| {
-        bytes[4] = 3;
+        bytes[4] = 4;
         let crc = crc32c::crc32c(&bytes[..20]);
         bytes[20..24].copy_from_slice(&crc.to_le_bytes());
     });
     let untouched = file_names(&newer);
-    assert!(matches!(read_with(&newer, Recovery::DropDamaged), Err(LogError::Version { found: 3, .. })));
+    assert!(matches!(read_with(&newer, Recovery::DropDamaged), Err(LogError::Version { found: 4, .. })));
     assert_eq!(file_names(&newer), untouched, "a newer version is not damage");
     let mut swapped = whole.files();
     let first = swapped[FIRST_SEGMENT].clone();

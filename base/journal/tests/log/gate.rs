@@ -4,7 +4,7 @@ use crate::common::{read, record};
 use fermata_journal::{
     crash::CrashDisk,
     disk::{Disk, ReadFile, WriteFile},
-    log::{Log, RECORD_BYTES_MAX, Recovery},
+    log::{Content, Log, RECORD_BYTES_MAX, Recovery},
 };
 use std::{
     io,
@@ -102,7 +102,7 @@ fn gated_log() -> (CrashDisk, Gate, Log) {
     let (disk, gate) = (CrashDisk::new(), Gate::default());
     gate.set(true);
     let gated = Arc::new(GateDisk(disk.clone(), gate.clone()));
-    let log = Log::open(gated, Recovery::Refuse).unwrap().log;
+    let log = Log::open(gated, Content::Records, Recovery::Refuse).unwrap().log;
     gate.set(false);
     (disk, gate, log)
 }

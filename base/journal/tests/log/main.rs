@@ -6,5 +6,6 @@ mod crash_points;
 mod damage;
 mod failure;
 mod gate;
+mod group;
 mod real_disk;
 mod round_trip;

@@ -3,7 +3,7 @@
 use crate::common::{append, read_replay, record, snapshot};
 use fermata_journal::{
     disk::{Disk, RealDisk},
-    log::{Log, Recovery},
+    log::{Content, Log, Recovery},
 };
 use std::{
     sync::Arc,
@@ -12,7 +12,7 @@ use std::{
 };
 
 fn open(disk: &Arc<RealDisk>) -> fermata_journal::Opened {
-    Log::open(Arc::clone(disk) as Arc<dyn Disk>, Recovery::Refuse).expect("a valid log")
+    Log::open(Arc::clone(disk) as Arc<dyn Disk>, Content::Records, Recovery::Refuse).expect("a valid log")
 }
 
 #[test]

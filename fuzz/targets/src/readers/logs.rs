@@ -12,7 +12,7 @@ use dfs::namenode::{
 };
 use dfs_client::ids::{BlockId, FileId, Nonce, RequestId, Start, StartId};
 use journal::{
-    Item, Log, LogError, Recovery, codec,
+    Content, Item, Log, LogError, Recovery, SnapshotWriter, codec,
     crash::{CrashDisk, Survive},
 };
 use mrcore::{
@@ -90,9 +90,9 @@ fn take_snapshot(log: &Log) {
 /// Returns logs that were closed, and logs as a crash leaves them. In all of them, a record with a
 /// certain sequence number has the same content.
 fn log_seeds() -> Vec<Vec<u8>> {
-    let of = |write: fn(&Log), crash: Option<Survive>| {
+    let of = |write: fn(&Log), crash: Option<Survive>, content| {
         let disk = CrashDisk::new();
-        let log = Log::open(Arc::new(disk.clone()), Recovery::Refuse).expect("a fresh log").log;
+        let log = Log::open(Arc::new(disk.clone()), content, Recovery::Refuse).expect("a fresh log").log;
         write(&log);
         // The files are copied while the log is open, because closing or dropping it seals it.
         let crashed = crash.map(|survive| disk.after_crash(survive));
@@ -112,48 +112,64 @@ fn log_seeds() -> Vec<Vec<u8>> {
         log.rotate().expect("the log works");
         append(log, 2);
     };
-    vec![
-        of(small, None),
-        of(rotated, None),
-        of(snapshots, None),
-        of(small, Some(Survive::SyncedOnly)),
-        of(rotated, Some(Survive::Everything)),
-        of(snapshots, Some(Survive::Everything)),
-        of(snapshots, Some(Survive::SyncedOnly)),
-    ]
+    let ahead = |log: &Log| {
+        append(log, 4);
+        log.truncate_after(2).expect("the log works");
+        log.snapshot_writer(9).and_then(SnapshotWriter::finish).expect("the disk has space");
+        log.skip_to(9).expect("the log works");
+        append(log, 2);
+    };
+    let seeds_of = |content| {
+        vec![
+            of(small, None, content),
+            of(rotated, None, content),
+            of(snapshots, None, content),
+            of(small, Some(Survive::SyncedOnly), content),
+            of(rotated, Some(Survive::Everything), content),
+            of(snapshots, Some(Survive::Everything), content),
+            of(snapshots, Some(Survive::SyncedOnly), content),
+        ]
+    };
+    let mut seeds = seeds_of(Content::Records);
+    seeds.extend(seeds_of(Content::Entries));
+    seeds.push(of(ahead, None, Content::Entries));
+    seeds
 }
 
 /// Returns all records of a log, those of its snapshot first.
-fn read_log(disk: &CrashDisk, recovery: Recovery) -> Result<Vec<u8>, LogError> {
-    let mut opened = Log::open(Arc::new(disk.clone()), recovery)?;
+fn read_log(disk: &CrashDisk, content: Content, recovery: Recovery) -> Result<Vec<u8>, LogError> {
+    let mut opened = Log::open(Arc::new(disk.clone()), content, recovery)?;
     let mut next = opened.replay.snapshot_seq() + 1;
     let last = opened.replay.last_seq();
-    let mut content = Vec::new();
+    let mut records = Vec::new();
     while let Some(item) = opened.replay.next()? {
         let bytes = match item {
             Item::Snapshot(bytes) => bytes,
-            Item::Record { seq, bytes } => {
+            Item::Record { seq, bytes } | Item::Entry { seq, bytes } => {
                 assert_eq!(seq, next, "records are missing, but no error was returned");
                 next += 1;
                 bytes
             }
         };
-        content.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
-        content.extend_from_slice(bytes);
+        records.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+        records.extend_from_slice(bytes);
     }
     assert_eq!(next, last + 1, "the log has fewer records than its last sequence number says");
-    Ok(content)
+    Ok(records)
 }
 
 fn check_log(input: &[u8]) -> Option<Vec<u8>> {
     let files = unpack(input);
     let disk = || CrashDisk::with_files(files.iter().map(|(name, bytes)| (name.clone(), bytes.clone())));
-    let recovered = disk();
-    if let Ok(content) = read_log(&recovered, Recovery::DropDamaged) {
-        let again = read_log(&recovered, Recovery::Refuse).expect("a recovered log is valid");
-        assert_eq!(again, content, "a recovered log has different records when it is read again");
+    for content in [Content::Records, Content::Entries] {
+        let recovered = disk();
+        if let Ok(records) = read_log(&recovered, content, Recovery::DropDamaged) {
+            let again = read_log(&recovered, content, Recovery::Refuse).expect("a recovered log is valid");
+            assert_eq!(again, records, "a recovered log has different records when it is read again");
+        }
     }
-    read_log(&disk(), Recovery::Refuse).ok()
+    // A log of entries may begin with records.
+    read_log(&disk(), Content::Entries, Recovery::Refuse).ok()
 }
 
 /// Decodes a value, and checks that encoding and decoding it again gives the same value.
@@ -338,15 +354,15 @@ mod tests {
             let mut files = unpack(&seed);
             let newest = files.iter_mut().rfind(|(name, _)| name.starts_with("edits")).expect("a segment");
             newest.1.pop();
-            match Log::open(Arc::new(CrashDisk::with_files(files)), Recovery::Refuse) {
+            match Log::open(Arc::new(CrashDisk::with_files(files)), Content::Entries, Recovery::Refuse) {
                 Ok(opened) => torn += usize::from(opened.torn.is_some()),
                 Err(error) => refused += usize::from(error.is_damage()),
             }
         }
         assert_eq!(
             (torn, refused),
-            (2, 5),
-            "expected 2 torn logs (after a power loss) and 5 refused logs (closed or killed)"
+            (4, 11),
+            "expected 4 torn logs (after a power loss) and 11 refused logs (closed or killed)"
         );
     }
 }

@@ -1,0 +1,22 @@
+//! The log of a group of masters.
+//!
+//! The members of a group are all NameNode or all JobTracker. A Raft group agrees on one log;
+//! openraft decides, and this crate stores what it decides in the [`journal`], so that a group and
+//! a single master have the same files, the same group commit and the same checks for damage
+//! (ADR 0036).
+//!
+//! - [`types`]: entries, votes and members;
+//! - [`codec`]: their encoding;
+//! - [`raft_file`]: files with the vote and what else is not in the log;
+//! - [`store`]: the log store of openraft;
+//! - [`replay`]: reads the records of a group's log;
+//! - [`machine`]: the state machine of openraft, for any master.
+//!
+//! Not there yet: the network between masters, proposals of a leader, and the masters that use them.
+
+pub mod codec;
+pub mod machine;
+pub mod raft_file;
+pub mod replay;
+pub mod store;
+pub mod types;

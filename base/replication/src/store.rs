@@ -1,0 +1,473 @@
+//! The log store of openraft: a [`journal::Log`] of entries, and the files of [`crate::raft_file`].
+//!
+//! Entry `index` is record `index + 1` of the journal. An entry that a single master wrote as a
+//! record before it became a group counts as a proposal of term 0.
+//!
+//! The newest entries are in memory. Older entries, for a member that is far behind, are read from
+//! the segments.
+
+use crate::{
+    codec::{decode_entry, encode_entry},
+    raft_file::{CommittedFile, RaftFile, RaftState},
+    types::{Entry, Group, LogId, Proposal, Vote, log_id},
+};
+use journal::{Content, Item, Log, LogError, Opened, Recovery, Replay, Seq, disk::Disk};
+use openraft::{
+    EntryPayload, LogState, OptionalSend, RaftLogReader,
+    entry::RaftEntry,
+    storage::{IOFlushed, RaftLogStorage},
+};
+use std::{
+    collections::VecDeque,
+    fmt::Debug,
+    io,
+    ops::{Bound, RangeBounds},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+use tokio::task::spawn_blocking;
+
+/// Maximum number of bytes of the entries in memory. Entries that are not durable stay in memory in
+/// any case.
+const MEMORY_BYTES_MAX: usize = 64 << 20;
+/// Maximum number of bytes of the entries in one message to a member; at least one entry is sent.
+const MESSAGE_BYTES_MAX: usize = 4 << 20;
+/// What an entry needs in memory besides its records.
+const ENTRY_BYTES: usize = 64;
+
+/// Why a log could not be opened or read.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The journal or the file `RAFT` is damaged or unreadable.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The folder is of another member of the group.
+    #[error("the folder belongs to member {found} of its group, and this is member {expected}")]
+    OtherMember {
+        /// The member to which the folder belongs.
+        found: u64,
+        /// The member that was to be opened.
+        expected: u64,
+    },
+    /// There are entries, and no vote.
+    #[error("the journal has entries, and the file RAFT with the vote of this member is missing")]
+    VoteLost,
+    /// The journal ends before the entries that were purged.
+    #[error(
+        "the journal ends with entry {last}, and entry {purged} was there and was purged: entries are lost"
+    )]
+    Lost {
+        /// Index of the last entry.
+        last: u64,
+        /// Index of the newest entry that was purged.
+        purged: u64,
+    },
+    /// A snapshot does not begin with its position in the log.
+    #[error("the snapshot at record {seq} does not begin with its position in the log")]
+    SnapshotUndecodable {
+        /// The last record that the snapshot includes.
+        seq: Seq,
+    },
+    /// The master could not use the records.
+    #[error("the state of the master: {0}")]
+    Replica(Box<dyn std::error::Error + Send + Sync>),
+    /// A record of the journal is not an entry.
+    #[error("record {seq} of the journal is not an entry of a group of masters")]
+    Undecodable {
+        /// Sequence number of the record.
+        seq: Seq,
+    },
+}
+
+/// The log of a member. Clones share it.
+#[derive(Clone)]
+pub struct Store(Arc<Shared>);
+
+struct Shared {
+    log: Log,
+    raft_file: Mutex<RaftFile>,
+    committed_file: Mutex<CommittedFile>,
+    newest: Mutex<Newest>,
+    memory_bytes_max: usize,
+    /// Number of calls that have removed entries from the end.
+    truncations: AtomicU64,
+}
+
+/// The entries in memory: the newest of the log, without a gap.
+struct Newest {
+    entries: VecDeque<Entry>,
+    bytes: usize,
+    /// Index of the next entry.
+    next: u64,
+}
+
+/// Reads entries. Those that are read from segments in order need one pass.
+pub struct Reader {
+    store: Store,
+    position: Option<Position>,
+}
+
+/// A place in the segments.
+struct Position {
+    replay: Replay,
+    /// Index of the entry that `replay` returns next.
+    next: u64,
+    /// [`Shared::truncations`] when `replay` was opened.
+    truncations: u64,
+}
+
+impl Newest {
+    /// Returns the index of the first entry in memory, or of the next entry if there is none.
+    fn first(&self) -> u64 {
+        self.next - self.entries.len() as u64
+    }
+
+    fn push(&mut self, entry: Entry) {
+        assert!(
+            self.entries.is_empty() || entry.index() == self.next,
+            "entry {} follows entry {}",
+            entry.index(),
+            self.next - 1
+        );
+        self.bytes += entry_bytes(&entry);
+        self.next = entry.index() + 1;
+        self.entries.push_back(entry);
+    }
+
+    /// Removes the oldest entries until the others have at most `bytes_max` bytes. Entries from
+    /// index `durable` on stay, and so does the last.
+    fn limit(&mut self, bytes_max: usize, durable: u64) {
+        while self.bytes > bytes_max && self.entries.len() > 1 && self.first() < durable {
+            self.bytes -= self.entries.pop_front().map_or(0, |entry| entry_bytes(&entry));
+        }
+    }
+
+    fn remove_before(&mut self, index: u64) {
+        while !self.entries.is_empty() && self.first() < index {
+            self.bytes -= self.entries.pop_front().map_or(0, |entry| entry_bytes(&entry));
+        }
+        self.next = self.next.max(index);
+    }
+
+    fn remove_from(&mut self, index: u64) {
+        while self.next > index
+            && let Some(entry) = self.entries.pop_back()
+        {
+            self.bytes -= entry_bytes(&entry);
+            self.next -= 1;
+        }
+        self.next = self.next.min(index);
+    }
+
+    /// Returns the entries in memory from `start` to before `end`: at least one, and others while
+    /// they have at most `bytes_max` bytes together.
+    fn read(&self, start: u64, end: u64, bytes_max: usize) -> Vec<Entry> {
+        let mut bytes = 0;
+        let (skipped, count) = (start - self.first(), end.saturating_sub(start));
+        let entries = self.entries.iter().skip(skipped as usize).take(count as usize);
+        let fits = |entry: &&Entry| {
+            bytes += entry_bytes(entry);
+            bytes <= bytes_max || bytes == entry_bytes(entry)
+        };
+        entries.take_while(fits).cloned().collect()
+    }
+}
+
+impl Store {
+    /// Opens the log of member `node_id`, or creates it. Damage is an error: a member that has lost
+    /// acknowledged entries must not vote, and needs a new ID. Blocks.
+    pub fn open(disk: &Arc<dyn Disk>, node_id: u64) -> Result<Self, StoreError> {
+        Self::open_with_memory(disk, node_id, MEMORY_BYTES_MAX)
+    }
+
+    /// Like [`Self::open`], with another limit for the entries in memory.
+    pub fn open_with_memory(
+        disk: &Arc<dyn Disk>,
+        node_id: u64,
+        memory_bytes_max: usize,
+    ) -> Result<Self, StoreError> {
+        let found = RaftFile::open(&**disk)?;
+        let is_new = found.is_none();
+        // The file is created before the log. So a folder with entries and without the file has
+        // lost its vote.
+        let new = || RaftFile::create(&**disk, RaftState::new(node_id));
+        let raft_file = found.map_or_else(new, Ok)?;
+        let RaftState { node_id: found, purged, .. } = raft_file.state();
+        if found != node_id {
+            return Err(StoreError::OtherMember { found, expected: node_id });
+        }
+        let Opened { log, mut replay, .. } = Log::open(Arc::clone(disk), Content::Entries, Recovery::Refuse)?;
+        if is_new && log.last_seq() > 0 {
+            return Err(StoreError::VoteLost);
+        }
+        let mut newest = Newest { entries: VecDeque::new(), bytes: 0, next: log.last_seq() };
+        while let Some(entry) = next_entry(&mut replay)? {
+            newest.push(entry);
+            newest.limit(memory_bytes_max, u64::MAX);
+        }
+        if let Some(purged) = purged {
+            if log.last_seq() <= purged.index {
+                return Err(StoreError::Lost {
+                    last: log.last_seq().saturating_sub(1),
+                    purged: purged.index,
+                });
+            }
+            newest.remove_before(purged.index + 1);
+        }
+        Ok(Self(Arc::new(Shared {
+            log,
+            raft_file: Mutex::new(raft_file),
+            committed_file: Mutex::new(CommittedFile::open(&**disk)?),
+            newest: Mutex::new(newest),
+            memory_bytes_max,
+            truncations: AtomicU64::new(0),
+        })))
+    }
+
+    /// Returns the journal, for snapshots.
+    pub fn log(&self) -> &Log {
+        &self.0.log
+    }
+
+    /// Returns what is in the file `RAFT`.
+    pub fn raft_state(&self) -> RaftState {
+        self.raft_file().state()
+    }
+
+    fn newest(&self) -> MutexGuard<'_, Newest> {
+        self.0.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn raft_file(&self) -> MutexGuard<'_, RaftFile> {
+        self.0.raft_file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn committed_file(&self) -> MutexGuard<'_, CommittedFile> {
+        self.0.committed_file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `work`, which waits for the disk.
+    async fn run_blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> Result<T, StoreError> + Send + 'static,
+    ) -> io::Result<T> {
+        let store = self.clone();
+        let done = spawn_blocking(move || work(&store)).await;
+        done.map_err(io::Error::other)?.map_err(io::Error::other)
+    }
+
+    /// Changes the file `RAFT` durably. Everything that was appended before is durable first.
+    fn update(&self, change: impl FnOnce(&mut RaftState)) -> Result<(), StoreError> {
+        let log = &self.0.log;
+        log.sync(log.last_seq()).map_err(LogError::from)?;
+        Ok(self.raft_file().update(change)?)
+    }
+
+    fn truncate_from(&self, index: u64) -> Result<(), StoreError> {
+        if index >= self.newest().next {
+            return Ok(());
+        }
+        let log = &self.0.log;
+        log.truncate_after(index).map_err(LogError::from)?;
+        self.0.truncations.fetch_add(1, Ordering::AcqRel);
+        let first = self.raft_state().purged.map_or(0, |purged| purged.index + 1);
+        // The last entry is always in memory.
+        let last = if first < index { next_entry(&mut log.read(index, index))? } else { None };
+        let mut newest = self.newest();
+        newest.remove_from(index);
+        if let Some(last) = last.filter(|_| newest.entries.is_empty()) {
+            newest.push(last);
+        }
+        Ok(())
+    }
+
+    fn purge_before(&self, index: u64, purged: LogId) -> Result<(), StoreError> {
+        self.update(|state| state.purged = state.purged.max(Some(purged)))?;
+        // A snapshot that is newer than the log was installed.
+        if index > self.0.log.last_seq() {
+            self.0.log.skip_to(index).map_err(LogError::from)?;
+        }
+        self.newest().remove_before(index);
+        Ok(())
+    }
+}
+
+impl Reader {
+    /// Returns entries from `start` to before `end`: at least one if there is one, and others while
+    /// they have at most `bytes_max` bytes together.
+    fn read(&mut self, start: u64, end: u64, bytes_max: usize) -> Result<Vec<Entry>, StoreError> {
+        let purged = self.store.raft_state().purged;
+        let start = start.max(purged.map_or(0, |purged| purged.index + 1));
+        let mut found = Vec::new();
+        let mut bytes = 0;
+        loop {
+            let at = start + found.len() as u64;
+            let newest = self.store.newest();
+            let (first, end) = (newest.first(), end.min(newest.next));
+            if at >= end {
+                return Ok(found);
+            }
+            if at >= first {
+                if bytes < bytes_max {
+                    found.extend(newest.read(at, end, bytes_max - bytes));
+                }
+                return Ok(found);
+            }
+            drop(newest);
+            while let Some(entry) = self.read_segments(start + found.len() as u64, first)? {
+                bytes += entry_bytes(&entry);
+                found.push(entry);
+                if bytes >= bytes_max || start + found.len() as u64 == end {
+                    return Ok(found);
+                }
+            }
+        }
+    }
+
+    /// Returns the entry at `index`, from the segments; `None` if it is not before `end`. All
+    /// entries before `end` are durable.
+    fn read_segments(&mut self, index: u64, end: u64) -> Result<Option<Entry>, StoreError> {
+        if index >= end {
+            return Ok(None);
+        }
+        let truncations = self.store.0.truncations.load(Ordering::Acquire);
+        let kept = self.position.take();
+        let kept = kept.filter(|position| (position.next, position.truncations) == (index, truncations));
+        let mut position = kept.unwrap_or_else(|| Position {
+            replay: self.store.log().read(index + 1, end),
+            next: index,
+            truncations,
+        });
+        let entry = next_entry(&mut position.replay)?;
+        position.next += 1;
+        if entry.is_some() {
+            self.position = Some(position);
+            return Ok(entry);
+        }
+        // The replay ended where memory began when it was opened.
+        let mut replay = self.store.log().read(index + 1, end);
+        let entry = next_entry(&mut replay)?;
+        self.position = Some(Position { replay, next: index + 1, truncations });
+        Ok(entry)
+    }
+
+    async fn read_blocking(&mut self, start: u64, end: u64, bytes_max: usize) -> io::Result<Vec<Entry>> {
+        if start >= self.store.newest().first() {
+            return self.read(start, end, bytes_max).map_err(io::Error::other);
+        }
+        let mut reader = Self { store: self.store.clone(), position: self.position.take() };
+        let read = spawn_blocking(move || (reader.read(start, end, bytes_max), reader)).await;
+        let (entries, reader) = read.map_err(io::Error::other)?;
+        self.position = reader.position;
+        entries.map_err(io::Error::other)
+    }
+}
+
+impl RaftLogReader<Group> for Reader {
+    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: RB,
+    ) -> io::Result<Vec<Entry>> {
+        let start = match range.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(start) => *start + 1,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(end) => *end + 1,
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => u64::MAX,
+        };
+        self.read_blocking(start, end, usize::MAX).await
+    }
+
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<Entry>> {
+        self.read_blocking(start, end, MESSAGE_BYTES_MAX).await
+    }
+
+    async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
+        Ok(self.store.raft_state().vote)
+    }
+}
+
+impl RaftLogStorage<Group> for Store {
+    type LogReader = Reader;
+
+    async fn get_log_state(&mut self) -> io::Result<LogState<Group>> {
+        let last_purged_log_id = self.raft_state().purged;
+        let last_log_id = self.newest().entries.back().map(|entry| entry.log_id);
+        Ok(LogState { last_purged_log_id, last_log_id: last_log_id.or(last_purged_log_id) })
+    }
+
+    async fn get_log_reader(&mut self) -> Reader {
+        Reader { store: self.clone(), position: None }
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
+        let vote = *vote;
+        self.run_blocking(move |store| store.update(|state| state.vote = Some(vote))).await
+    }
+
+    async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
+        self.committed_file().set(committed).map_err(io::Error::other)
+    }
+
+    async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
+        Ok(self.committed_file().committed())
+    }
+
+    async fn append<I>(&mut self, entries: I, done: IOFlushed<Group>) -> io::Result<()>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let entries: Vec<Entry> = entries.into_iter().collect();
+        let records: Vec<Vec<u8>> = entries.iter().map(encode_entry).collect();
+        let mut newest = self.newest();
+        for entry in entries {
+            newest.push(entry);
+        }
+        let when_durable = |result: Result<(), _>| done.io_completed(result.map_err(io::Error::other));
+        let last = self.0.log.append_then(&records, when_durable).map_err(io::Error::other)?;
+        assert_eq!(last, newest.next, "record {last} is not the last entry");
+        newest.limit(self.0.memory_bytes_max, self.0.log.durable());
+        Ok(())
+    }
+
+    async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
+        let index = last.map_or(0, |last| last.index + 1);
+        self.run_blocking(move |store| store.truncate_from(index)).await
+    }
+
+    async fn purge(&mut self, upto: LogId) -> io::Result<()> {
+        self.run_blocking(move |store| store.purge_before(upto.index + 1, upto)).await
+    }
+}
+
+/// Returns the next entry of a replay. Records of the snapshot are skipped.
+fn next_entry(replay: &mut Replay) -> Result<Option<Entry>, StoreError> {
+    loop {
+        return match replay.next()? {
+            None => Ok(None),
+            Some(Item::Snapshot(_)) => continue,
+            Some(Item::Record { seq, bytes }) => {
+                let payload = EntryPayload::Normal(Proposal::of(&[bytes]));
+                Ok(Some(Entry { log_id: log_id(0, seq - 1), payload }))
+            }
+            Some(Item::Entry { seq, bytes }) => {
+                decode_entry(seq - 1, bytes).map(Some).ok_or(StoreError::Undecodable { seq })
+            }
+        };
+    }
+}
+
+/// Returns about how many bytes of memory an entry needs.
+fn entry_bytes(entry: &Entry) -> usize {
+    let records = match &entry.payload {
+        EntryPayload::Normal(proposal) => proposal.records.len(),
+        _ => 0,
+    };
+    ENTRY_BYTES + records
+}
