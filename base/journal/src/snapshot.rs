@@ -154,9 +154,9 @@ impl SnapshotReceiver {
         self.file.write(bytes).map_err(LogError::io("write", &self.temporary))
     }
 
-    /// Verifies the snapshot, makes it durable under its final name, and returns its last record.
-    /// Then call [`crate::Log::snapshot_done`] and [`crate::Log::skip_to`].
-    pub fn finish(mut self) -> Result<Seq, LogError> {
+    /// Verifies the snapshot, makes it durable under its final name, and returns it. Then call
+    /// [`crate::Log::snapshot_done`] and [`crate::Log::skip_to`].
+    pub fn finish(mut self) -> Result<SnapshotFile, LogError> {
         self.file.sync().map_err(LogError::io("sync", &self.temporary))?;
         let source = Source::open(&*self.disk, self.temporary.clone())?;
         SnapshotReader::read_all(SnapshotReader::of(source, self.seq)?)?;
@@ -164,7 +164,7 @@ impl SnapshotReceiver {
         self.disk.rename(&self.temporary, &name).map_err(LogError::io("rename to", &name))?;
         self.has_final_name = true;
         self.disk.sync_folder().map_err(LogError::io("sync the folder of", &name))?;
-        Ok(self.seq)
+        SnapshotFile::open(&*self.disk, self.seq)
     }
 }
 

@@ -10,12 +10,18 @@
 //! - [`raft_file`]: files with the vote and what else is not in the log;
 //! - [`store`]: the log store of openraft;
 //! - [`replay`]: reads the records of a group's log;
-//! - [`machine`]: the state machine of openraft, for any master.
+//! - [`machine`]: the state machine of openraft, for any master;
+//! - [`proposals`]: what a leader has appended, and what of it is committed;
+//! - [`network`]: messages between members;
+//! - [`member`]: a running member.
 //!
-//! Not there yet: the network between masters, proposals of a leader, and the masters that use them.
+//! Not there yet: messages over gRPC, and the masters that use the crate.
 
 pub mod codec;
 pub mod machine;
+pub mod member;
+pub mod network;
+pub mod proposals;
 pub mod raft_file;
 pub mod replay;
 pub mod store;

@@ -64,6 +64,9 @@ pub enum StoreError {
         /// Index of the newest entry that was purged.
         purged: u64,
     },
+    /// There is no snapshot.
+    #[error("there is no snapshot: one master must make one before it becomes the first of a group")]
+    NoSnapshot,
     /// A snapshot does not begin with its position in the log.
     #[error("the snapshot at record {seq} does not begin with its position in the log")]
     SnapshotUndecodable {
@@ -176,6 +179,16 @@ impl Newest {
 }
 
 impl Store {
+    /// Makes the folder of one master that of the first member of a group: until others join, the
+    /// only one. The master is stopped, and has made a snapshot. Blocks.
+    pub fn found(disk: &Arc<dyn Disk>, node_id: u64) -> Result<(), StoreError> {
+        let log = Log::open(Arc::clone(disk), Content::Records, Recovery::Refuse)?.log;
+        let newest = log.newest_snapshot()?.ok_or(StoreError::NoSnapshot)?;
+        let purged = Some(log_id(0, newest.seq - 1));
+        RaftFile::create(&**disk, RaftState { node_id, vote: Some(Vote::new(0, node_id)), purged })?;
+        Ok(())
+    }
+
     /// Opens the log of member `node_id`, or creates it. Damage is an error: a member that has lost
     /// acknowledged entries must not vote, and needs a new ID. Blocks.
     pub fn open(disk: &Arc<dyn Disk>, node_id: u64) -> Result<Self, StoreError> {

@@ -36,13 +36,18 @@ pub struct Proposal {
 impl Proposal {
     /// Makes a proposal of these records.
     pub fn of<R: AsRef<[u8]>>(records: &[R]) -> Self {
+        Self { records: Self::encode(records).into() }
+    }
+
+    /// Returns each record with its length before it.
+    pub(crate) fn encode<R: AsRef<[u8]>>(records: &[R]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for record in records {
             let record = record.as_ref();
             bytes.extend_from_slice(&(record.len() as u32).to_le_bytes());
             bytes.extend_from_slice(record);
         }
-        Self { records: bytes.into() }
+        bytes
     }
 
     /// Returns the records; `None` in place of a record whose length is wrong, and nothing after.

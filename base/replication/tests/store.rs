@@ -67,6 +67,10 @@ impl Replica for ListOfRecords {
         Ok(())
     }
 
+    fn lead(&self, _: u64) {}
+
+    fn follow(&self) {}
+
     fn write_snapshot(&self, replay: Replay, snapshot: &mut SnapshotWriter) -> Result<(), ReplicaError> {
         for record in read_list(replay)? {
             snapshot.push(&record)?;
@@ -522,7 +526,7 @@ impl Member {
         let disk: Arc<dyn Disk> = Arc::new(disk.clone());
         let store = Store::open(&disk, 1).unwrap();
         let list = ListOfRecords::default();
-        let machine = Machine::open(store.clone(), Box::new(list.clone())).unwrap();
+        let machine = Machine::open(store.clone(), Arc::new(list.clone()), "m1:9400").unwrap();
         Self { store, machine, list }
     }
 
@@ -586,7 +590,7 @@ fn a_snapshot_restores_the_state_here_and_at_another_member() {
             bytes.chunks(50).try_for_each(|chunk| receiver.write(chunk))?;
             receiver.finish()
         };
-        assert!(receive(&bytes[..bytes.len() - 1]).unwrap_err().is_damage());
+        assert!(receive(&bytes[..bytes.len() - 1]).is_err_and(|error| error.is_damage()));
         assert!(other_disk.files().keys().all(|name| !name.starts_with("snapshot")), "it was removed");
         receive(&bytes).unwrap();
         other.machine.install_snapshot(&snapshot.meta, Arc::clone(&snapshot.snapshot)).await.unwrap();

@@ -1,0 +1,548 @@
+//! Groups of three members in one process: real stores on disks in memory, and a network in memory
+//! that can be cut in each direction. Links are cut, leaders change, members are killed and lose
+//! what they had not synced, while clients append and read. Then all histories are checked.
+
+use fermata_replication::{
+    machine::{Replica, ReplicaError},
+    member::{Member, Timing},
+    network::{AnswerFuture, Message, Transport},
+    proposals::NotCommitted,
+    replay::{Item, Replay},
+    store::Store,
+    types::{LogId, Proposal},
+};
+use journal::{
+    Content, Log, Recovery, SnapshotWriter,
+    crash::{CrashDisk, Survive},
+    disk::Disk,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    sync::{
+        Arc, Mutex, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use tokio::time::{sleep, timeout};
+
+/// Short, so that many leaders change in a short test.
+fn timing() -> Timing {
+    Timing {
+        heartbeat: Duration::from_millis(40),
+        election: Duration::from_millis(150)..=Duration::from_millis(300),
+    }
+}
+
+/// The state of a master: the list of the numbers of its records.
+#[derive(Default)]
+struct State {
+    numbers: Vec<u64>,
+    is_leader: bool,
+    /// The terms in which this member has led.
+    terms: Vec<u64>,
+}
+
+/// A master: applies records before they are committed while it leads, as the real ones do.
+struct Master {
+    member: Member,
+    state: Mutex<State>,
+}
+
+/// The record of a new leader.
+const LEADS: u64 = 1 << 63;
+
+fn push_numbers(numbers: &mut Vec<u64>, proposal: &Proposal) -> Result<(), ReplicaError> {
+    for record in proposal.records() {
+        numbers.push(u64::from_le_bytes(record.ok_or("a record is cut")?.try_into()?));
+    }
+    Ok(())
+}
+
+fn read_numbers(mut replay: Replay) -> Result<Vec<u64>, ReplicaError> {
+    let mut numbers = Vec::new();
+    while let Some(item) = replay.next()? {
+        match item {
+            Item::Snapshot(record) => numbers.push(u64::from_le_bytes(record[..].try_into()?)),
+            Item::Records(_, proposal) => push_numbers(&mut numbers, &proposal)?,
+        }
+    }
+    Ok(numbers)
+}
+
+impl Replica for Master {
+    fn apply(&self, _: LogId, proposal: &Proposal) -> Result<(), ReplicaError> {
+        let mut state = self.state.lock().unwrap();
+        assert!(!state.is_leader, "a leader has applied its records already");
+        push_numbers(&mut state.numbers, proposal)
+    }
+
+    fn restore(&self, replay: Replay) -> Result<(), ReplicaError> {
+        let numbers = read_numbers(replay)?;
+        self.state.lock().unwrap().numbers = numbers;
+        Ok(())
+    }
+
+    fn write_snapshot(&self, replay: Replay, snapshot: &mut SnapshotWriter) -> Result<(), ReplicaError> {
+        for number in read_numbers(replay)? {
+            snapshot.push(&number.to_le_bytes())?;
+        }
+        Ok(())
+    }
+
+    fn lead(&self, term: u64) {
+        let mut state = self.state.lock().unwrap();
+        state.is_leader = true;
+        state.terms.push(term);
+        state.numbers.push(LEADS | term);
+        self.member.append(&[(LEADS | term).to_le_bytes()]).unwrap();
+    }
+
+    fn follow(&self) {
+        self.state.lock().unwrap().is_leader = false;
+    }
+}
+
+impl Master {
+    /// Appends a number. An error says that it may or may not be appended.
+    async fn append(&self, number: u64) -> Result<(), NotCommitted> {
+        let ticket = {
+            let mut state = self.state.lock().unwrap();
+            if !state.is_leader {
+                return Err(NotCommitted::NotLeader);
+            }
+            state.numbers.push(number);
+            self.member.append(&[number.to_le_bytes()]).unwrap()
+        };
+        self.member.wait(ticket).await
+    }
+
+    async fn read(&self) -> Result<Vec<u64>, NotCommitted> {
+        let (numbers, ticket) = {
+            let state = self.state.lock().unwrap();
+            if !state.is_leader {
+                return Err(NotCommitted::NotLeader);
+            }
+            (state.numbers.clone(), self.member.newest())
+        };
+        self.member.confirm(ticket).await?;
+        Ok(numbers)
+    }
+
+    fn is_leader(&self) -> bool {
+        self.state.lock().unwrap().is_leader
+    }
+}
+
+/// The network and the members on it.
+#[derive(Clone, Default)]
+struct Net(Arc<Wires>);
+
+#[derive(Default)]
+struct Wires {
+    masters: RwLock<HashMap<u64, Arc<Master>>>,
+    cut: RwLock<HashSet<(u64, u64)>>,
+    /// Parts of snapshots that were sent.
+    parts: AtomicU64,
+}
+
+struct From {
+    net: Net,
+    from: u64,
+}
+
+impl Net {
+    fn is_cut(&self, from: u64, to: u64) -> bool {
+        self.0.cut.read().unwrap().contains(&(from, to))
+    }
+
+    fn cut(&self, links: impl IntoIterator<Item = (u64, u64)>) {
+        self.0.cut.write().unwrap().extend(links);
+    }
+
+    fn isolate(&self, id: u64) {
+        self.cut((1..=9).flat_map(|other| [(id, other), (other, id)]));
+    }
+
+    fn heal(&self) {
+        self.0.cut.write().unwrap().clear();
+    }
+
+    fn masters(&self) -> Vec<(u64, Arc<Master>)> {
+        let masters = self.0.masters.read().unwrap();
+        let mut all: Vec<_> = masters.iter().map(|(id, master)| (*id, Arc::clone(master))).collect();
+        all.sort_by_key(|(id, _)| *id);
+        all
+    }
+
+    fn master(&self, id: u64) -> Arc<Master> {
+        Arc::clone(&self.0.masters.read().unwrap()[&id])
+    }
+
+    /// Returns a master that leads, if there is one. A deposed one may not know it yet.
+    fn leader(&self) -> Option<(u64, Arc<Master>)> {
+        self.masters().into_iter().rev().find(|(_, master)| master.is_leader())
+    }
+
+    async fn wait_for_leader(&self) -> (u64, Arc<Master>) {
+        wait_for("a leader", || self.leader()).await
+    }
+
+    async fn start(&self, id: u64, disk: &CrashDisk) {
+        let disk: Arc<dyn Disk> = Arc::new(disk.clone());
+        let member = Member::new(Store::open_with_memory(&disk, id, 1000).unwrap());
+        let master = Arc::new(Master { member: member.clone(), state: Mutex::default() });
+        self.0.masters.write().unwrap().insert(id, Arc::clone(&master));
+        let transport = Arc::new(From { net: self.clone(), from: id });
+        member.start(&timing(), master, &address(id), transport).await.unwrap();
+    }
+
+    async fn stop(&self, id: u64) {
+        let master = self.0.masters.write().unwrap().remove(&id).unwrap();
+        master.member.stop().await;
+    }
+}
+
+fn address(id: u64) -> String {
+    format!("m{id}:9400")
+}
+
+impl Transport for From {
+    fn call<'a>(&'a self, to: u64, at: &'a str, message: Message, limit: Duration) -> AnswerFuture<'a> {
+        Box::pin(async move {
+            assert_eq!(at, address(to));
+            let silence = || async {
+                sleep(limit).await;
+                Err("no answer".to_owned())
+            };
+            if self.net.is_cut(self.from, to) {
+                return silence().await;
+            }
+            if matches!(message, Message::Part(_)) {
+                self.net.0.parts.fetch_add(1, Ordering::Relaxed);
+            }
+            let target = self.net.0.masters.read().unwrap().get(&to).cloned();
+            let target = target.ok_or("connection refused")?;
+            let answer = timeout(limit, target.member.handle(message)).await;
+            if self.net.is_cut(to, self.from) {
+                return silence().await;
+            }
+            answer.unwrap_or_else(|_| Err("no answer".to_owned()))
+        })
+    }
+}
+
+async fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + Duration::from_mins(1);
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < end, "waited for {what}");
+        sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// The disk of one master with the records 1 to 5 and a snapshot of the first three.
+fn one_master() -> CrashDisk {
+    let disk = CrashDisk::new();
+    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let log = Log::open(Arc::clone(&shared), Content::Records, Recovery::Refuse).unwrap().log;
+    for number in 1..=5_u64 {
+        log.append(&number.to_le_bytes()).unwrap();
+        if number == 3 {
+            let upto = log.rotate().unwrap();
+            let mut writer = log.snapshot_writer(upto).unwrap();
+            (1..=3_u64).for_each(|number| writer.push(&number.to_le_bytes()).unwrap());
+            writer.finish().unwrap();
+            log.snapshot_done(upto).unwrap();
+        }
+    }
+    log.close().unwrap();
+    disk
+}
+
+/// Starts one master as the first of a group, and two more that join.
+async fn group_of_three() -> (Net, BTreeMap<u64, CrashDisk>) {
+    let net = Net::default();
+    let disks: BTreeMap<u64, CrashDisk> =
+        [(1, one_master()), (2, CrashDisk::new()), (3, CrashDisk::new())].into();
+    let first: Arc<dyn Disk> = Arc::new(disks[&1].clone());
+    Store::found(&first, 1).unwrap();
+    net.start(1, &disks[&1]).await;
+    let (_, leader) = net.wait_for_leader().await;
+    for id in [2, 3] {
+        net.start(id, &disks[&id]).await;
+        leader.member.add(id, &address(id)).await.unwrap();
+    }
+    (net, disks)
+}
+
+/// Waits until all members have applied the same entries. Returns the numbers of these.
+async fn wait_until_equal(net: &Net) -> Vec<u64> {
+    wait_for("equal states", || {
+        let all: Vec<_> = net
+            .masters()
+            .iter()
+            .map(|(_, master)| {
+                let numbers = master.state.lock().unwrap().numbers.clone();
+                (numbers, master.member.status().applied)
+            })
+            .collect();
+        all.windows(2).all(|pair| pair[0] == pair[1]).then(|| all[0].0.clone())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_master_becomes_three_and_all_have_its_records() {
+    let (net, _disks) = group_of_three().await;
+    let (_, leader) = net.wait_for_leader().await;
+    for number in 6..=20 {
+        leader.append(number).await.unwrap();
+    }
+    let numbers = wait_until_equal(&net).await;
+    let without_leaders: Vec<u64> = numbers.iter().copied().filter(|number| number & LEADS == 0).collect();
+    assert_eq!(without_leaders, (1..=20).collect::<Vec<_>>());
+    assert!(net.0.parts.load(Ordering::Relaxed) >= 2, "new members get a snapshot");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deposed_leader_forgets_what_is_not_committed() {
+    let (net, _disks) = group_of_three().await;
+    let (old, leader) = net.wait_for_leader().await;
+    leader.append(6).await.unwrap();
+    net.isolate(old);
+    let lost = {
+        let leader = Arc::clone(&leader);
+        tokio::spawn(async move { leader.append(7).await })
+    };
+    let (_, new) = wait_for("another leader", || net.leader().filter(|(id, _)| *id != old)).await;
+    assert_eq!(leader.read().await, Err(NotCommitted::NoQuorum), "a leader that is cut off reads nothing");
+    new.append(8).await.unwrap();
+    assert!(leader.state.lock().unwrap().numbers.contains(&7));
+    net.heal();
+    assert_eq!(lost.await.unwrap(), Err(NotCommitted::NotLeader));
+    let numbers = wait_until_equal(&net).await;
+    assert!(numbers.contains(&8) && !numbers.contains(&7), "{numbers:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transfer_changes_the_leader_and_loses_nothing() {
+    let (net, _disks) = group_of_three().await;
+    let (old, leader) = net.wait_for_leader().await;
+    let to = old % 3 + 1;
+    leader.member.transfer(to).await.unwrap();
+    wait_for("the transfer", || net.master(to).is_leader().then_some(())).await;
+    assert!(!leader.is_leader());
+    net.master(to).append(6).await.unwrap();
+    let numbers = wait_until_equal(&net).await;
+    assert!(numbers.contains(&6));
+}
+
+/// An operation of a client.
+#[derive(Debug)]
+enum Operation {
+    Append { number: u64, is_acknowledged: bool },
+    Read(Vec<u64>),
+}
+
+#[derive(Debug)]
+struct Recorded {
+    begin: Instant,
+    end: Instant,
+    operation: Operation,
+}
+
+/// A client: appends and reads at whatever master leads, until `until`.
+async fn run_client(net: Net, client: u64, until: Instant) -> Vec<Recorded> {
+    let mut history = Vec::new();
+    let mut next = 0;
+    while Instant::now() < until {
+        let leaders: Vec<_> = net.masters().into_iter().filter(|(_, master)| master.is_leader()).collect();
+        let Some((_, leader)) = leaders.get(next as usize % leaders.len().max(1)) else {
+            sleep(Duration::from_millis(5)).await;
+            continue;
+        };
+        next += 1;
+        let begin = Instant::now();
+        let limit = Duration::from_millis(500);
+        let operation = if next % 3 == 0 {
+            match timeout(limit, leader.read()).await {
+                Ok(Ok(numbers)) => Operation::Read(numbers),
+                _ => continue,
+            }
+        } else {
+            let number = client << 32 | next;
+            let is_acknowledged = matches!(timeout(limit, leader.append(number)).await, Ok(Ok(())));
+            Operation::Append { number, is_acknowledged }
+        };
+        history.push(Recorded { begin, end: Instant::now(), operation });
+        sleep(Duration::from_millis(2)).await;
+    }
+    history
+}
+
+/// Checks the histories of the clients against the final list.
+fn check(history: &[Recorded], list: &[u64]) {
+    let place: HashMap<u64, usize> = list.iter().enumerate().map(|(at, number)| (*number, at)).collect();
+    assert_eq!(place.len(), list.len(), "a number was appended twice");
+    // A list that only grows is linearizable if each operation sees all that ended before it began.
+    let mut ended: Vec<(Instant, usize)> = Vec::new();
+    for Recorded { begin, end, operation } in history {
+        match operation {
+            Operation::Append { number, is_acknowledged } => {
+                let at = place.get(number);
+                assert!(at.is_some() || !is_acknowledged, "number {number:#x} was acknowledged and is lost");
+                if let (Some(at), true) = (at, *is_acknowledged) {
+                    ended.push((*end, at + 1));
+                }
+            }
+            Operation::Read(numbers) => {
+                assert!(list.starts_with(numbers), "a read has seen what was not committed: {begin:?}");
+                ended.push((*end, numbers.len()));
+            }
+        }
+    }
+    ended.sort_unstable();
+    let mut newest = 0;
+    for (_, length) in &mut ended {
+        newest = newest.max(*length);
+        *length = newest;
+    }
+    for Recorded { begin, operation, .. } in history {
+        let before = ended.partition_point(|(end, _)| end < begin);
+        let least = before.checked_sub(1).map_or(0, |at| ended[at].1);
+        match operation {
+            Operation::Append { number, .. } => {
+                let at = place.get(number).copied().unwrap_or(usize::MAX);
+                assert!(at >= least, "number {number:#x} was appended before it was sent");
+            }
+            Operation::Read(numbers) => {
+                assert!(numbers.len() >= least, "a stale read: {} of {least} numbers", numbers.len());
+            }
+        }
+    }
+}
+
+/// Random numbers from a seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// What happened in a run.
+#[derive(Debug, Default)]
+struct Counts {
+    leaders: usize,
+    acknowledged: usize,
+    uncertain: usize,
+    reads: usize,
+    restarts: u64,
+    parts: u64,
+}
+
+async fn run_with_faults(seed: u64) -> Counts {
+    let (net, mut disks) = group_of_three().await;
+    let mut random = Random(seed);
+    let until = Instant::now() + Duration::from_secs(6);
+    let clients: Vec<_> =
+        (1..=4).map(|client| tokio::spawn(run_client(net.clone(), client, until))).collect();
+    let mut counts = Counts::default();
+    while Instant::now() < until {
+        let id = 1 + random.below(3);
+        let leader = net.leader().map_or(id, |(id, _)| id);
+        match random.below(8) {
+            0 => net.isolate(leader),
+            1 => net.isolate(id),
+            2 => net.cut([(id, leader), (id, id % 3 + 1)]),
+            3 => net.cut([(id % 3 + 1, leader), ((id + 1) % 3 + 1, leader)]),
+            4 => {
+                let victim = if random.below(2) == 0 { leader } else { id };
+                net.stop(victim).await;
+                let survive = match random.below(3) {
+                    0 => Survive::Everything,
+                    1 => Survive::SyncedOnly,
+                    _ => Survive::Seeded(random.below(u64::MAX)),
+                };
+                let disk = disks[&victim].after_crash(survive);
+                sleep(Duration::from_millis(random.below(500))).await;
+                net.start(victim, &disk).await;
+                disks.insert(victim, disk);
+                counts.restarts += 1;
+            }
+            5 => {
+                if let Some((_, leader)) = net.leader() {
+                    leader.member.transfer(id).await.unwrap();
+                }
+            }
+            6 => {
+                // A member that is behind needs the snapshot of the leader.
+                net.isolate(leader % 3 + 1);
+                sleep(Duration::from_millis(200)).await;
+                net.master(leader).member.make_snapshot().await.unwrap();
+            }
+            _ => net.master(id).member.make_snapshot().await.unwrap(),
+        }
+        sleep(Duration::from_millis(100 + random.below(600))).await;
+        if random.below(2) == 0 {
+            net.heal();
+        }
+    }
+    net.heal();
+    let mut history = Vec::new();
+    for client in clients {
+        history.extend(client.await.unwrap());
+    }
+    // The group works again.
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        let (_, leader) = net.wait_for_leader().await;
+        if matches!(timeout(Duration::from_secs(1), leader.append(0)).await, Ok(Ok(()))) {
+            break;
+        }
+        assert!(Instant::now() < end, "no leader commits anything");
+    }
+    let mut list = wait_until_equal(&net).await;
+    while list.last() == Some(&0) {
+        list.pop();
+    }
+    let leaders: Vec<u64> = list.iter().copied().filter(|number| number & LEADS != 0).collect();
+    assert!(leaders.is_sorted() && leaders.len() == leaders.iter().collect::<BTreeSet<_>>().len());
+    list.retain(|number| *number != 0);
+    check(&history, &list);
+    counts.leaders = leaders.len();
+    counts.parts = net.0.parts.load(Ordering::Relaxed);
+    for Recorded { operation, .. } in &history {
+        match operation {
+            Operation::Append { is_acknowledged: true, .. } => counts.acknowledged += 1,
+            Operation::Append { .. } => counts.uncertain += 1,
+            Operation::Read(_) => counts.reads += 1,
+        }
+    }
+    for (id, _) in net.masters() {
+        net.stop(id).await;
+    }
+    counts
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_acknowledged_is_lost_and_no_read_is_stale_under_faults() {
+    let first: u64 = std::env::var("FERMATA_FIRST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let runs: Vec<_> = (first..first + 4).map(|seed| tokio::spawn(run_with_faults(seed))).collect();
+    let mut all = Vec::new();
+    for (seed, run) in (first..).zip(runs) {
+        let counts = run.await.unwrap_or_else(|panic| panic!("FERMATA_FIRST_SEED={seed}: {panic}"));
+        println!("seed {seed}: {counts:?}");
+        all.push(counts);
+    }
+    // The runs test something.
+    assert!(all.iter().map(|counts| counts.leaders).sum::<usize>() > 4 + 4, "leaders change");
+    assert!(all.iter().any(|counts| counts.uncertain > 0), "some appends were not acknowledged");
+    assert!(all.iter().all(|counts| counts.acknowledged > 50 && counts.reads > 20), "clients work");
+    assert!(all.iter().any(|counts| counts.restarts > 0), "members were killed");
+}
