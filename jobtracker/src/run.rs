@@ -20,9 +20,10 @@ use daemon::{
     lock::{FolderLock, LockError},
 };
 use dfs_client::ClientOptions;
-use journal::{Log, LogFailed, Recovery, SnapshotPolicy};
+use journal::{LogFailed, Recovery, SnapshotPolicy};
 use mrcore::{Event, JobTracker, Span, Time, history::Policy};
 use proto::mr::{job_tracker_server::JobTrackerServer, tracker_link_server::TrackerLinkServer};
+use replication::master::Journal;
 use security::{Credentials, Guard, Incoming, Role, SecurityError};
 use std::{
     io,
@@ -117,7 +118,7 @@ impl Daemon {
             tokio::spawn(sweep::sweep_loop(driver.clone())),
             tokio::spawn(active_jobs::report_loop(driver.clone())),
             tokio::spawn(driver.clone().watch_namenode()),
-            tokio::spawn(snapshot_loop(driver.log().clone(), snapshot_bytes, reserve)),
+            tokio::spawn(snapshot_loop(driver.journal().clone(), snapshot_bytes, reserve)),
         ];
         let addr = listener.local_addr()?;
         let incoming = guard.incoming(listener)?;
@@ -182,7 +183,7 @@ impl Daemon {
                 Ok(Err(error)) => error.into(),
                 Err(error) => JobTrackerError::Stopped(error.to_string()),
             },
-            failed = self.driver.log().failed() => failed.into(),
+            failed = self.driver.journal().failed() => failed.into(),
             why = self.driver.failed() => JobTrackerError::Stopped(why),
         }
     }
@@ -295,7 +296,7 @@ pub(crate) fn replay_journal(
     tracing::info!(records = log.last_seq(), cluster = cluster_id, "journal replayed");
     Ok(DriverParts {
         core,
-        log,
+        journal: Journal::Single(log),
         clock: Clock::start(newest),
         config: settings.clone(),
         files: Files::new(options, &cluster_id),
@@ -329,11 +330,11 @@ pub(crate) fn core_config(settings: &JobTrackerConfig) -> mrcore::Config {
 }
 
 /// Makes a snapshot whenever the journal has grown by `snapshot_bytes` since the last one.
-async fn snapshot_loop(log: Arc<Log>, snapshot_bytes: u64, reserve: u64) {
+async fn snapshot_loop(journal: Arc<Journal>, snapshot_bytes: u64, reserve: u64) {
     let mut snapshots = SnapshotPolicy::new(snapshot_bytes, reserve);
     loop {
         tokio::time::sleep(SNAPSHOT_CHECK_INTERVAL).await;
-        let making = log.clone();
-        snapshots.check(&log, move || storage::snapshot(&making));
+        let making = journal.clone();
+        snapshots.check(journal.log(), move || storage::snapshot(making.log()));
     }
 }

@@ -125,7 +125,7 @@ impl LogError {
 
 /// The log has failed permanently: a write or sync failed, so the contents of the disk are unknown.
 /// No further record is acknowledged. The daemon stops, and reads the log again when it restarts.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the journal has failed and takes no more records, restart the daemon: {reason}")]
 pub struct LogFailed {
     /// What happened, and to which file.

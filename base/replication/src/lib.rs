@@ -13,12 +13,14 @@
 //! - [`machine`]: the state machine of openraft, for any master;
 //! - [`proposals`]: what a leader has appended, and what of it is committed;
 //! - [`network`]: messages between members;
-//! - [`member`]: a running member.
+//! - [`member`]: a running member;
+//! - [`master`]: the journal of a master, with and without a group.
 //!
 //! Not there yet: messages over gRPC, and the masters that use the crate.
 
 pub mod codec;
 pub mod machine;
+pub mod master;
 pub mod member;
 pub mod network;
 pub mod proposals;

@@ -7,7 +7,7 @@ use crate::{
     store::{Store, StoreError},
     types::{Group, SnapshotMeta, Vote},
 };
-use journal::{Log, LogError, SnapshotReceiver};
+use journal::{Log, LogError, LogFailed, SnapshotReceiver};
 use openraft::{
     BasicNode, ChangeMembers, Config, Instant, LinearizerOption, Raft, ServerState, SnapshotPolicy,
     async_runtime::watch::WatchReceiver,
@@ -25,7 +25,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::{Mutex, watch},
+    sync::Mutex,
     task::{JoinHandle, spawn_blocking},
     time::{sleep, timeout},
 };
@@ -158,7 +158,6 @@ struct Shared {
     /// The snapshot that is being received.
     incoming: Mutex<Option<Incoming>>,
     tasks: std::sync::Mutex<Vec<JoinHandle<()>>>,
-    failed: watch::Sender<Option<String>>,
 }
 
 struct Incoming {
@@ -183,7 +182,6 @@ impl Member {
             raft: OnceLock::new(),
             incoming: Mutex::default(),
             tasks: std::sync::Mutex::default(),
-            failed: watch::Sender::default(),
         }))
     }
 
@@ -269,7 +267,9 @@ impl Member {
             Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(_))) => {
                 Err(NotCommitted::NotLeader)
             }
-            Err(RaftError::Fatal(fatal)) => Err(NotCommitted::Failed(fatal.to_string())),
+            Err(RaftError::Fatal(fatal)) => {
+                Err(NotCommitted::Failed(LogFailed { reason: fatal.to_string().into() }))
+            }
         }
     }
 
@@ -344,19 +344,13 @@ impl Member {
     }
 
     /// Waits until the member has failed, and returns the reason.
-    pub async fn failed(&self) -> String {
-        let mut failed = self.0.failed.subscribe();
-        let failed = failed.wait_for(Option::is_some).await.expect("the sender is in `self`");
-        failed.clone().expect("waited for it")
+    pub async fn failed(&self) -> LogFailed {
+        self.0.proposals.failed().await
     }
 
-    fn fail(&self, why: String) {
-        self.0.proposals.fail(why.clone());
-        self.0.failed.send_if_modified(|failed| {
-            let is_first = failed.is_none();
-            failed.get_or_insert(why);
-            is_first
-        });
+    /// Returns an error if the member has failed.
+    pub fn check(&self) -> Result<(), LogFailed> {
+        self.0.proposals.check()
     }
 
     /// Stops the member. It does not answer any more.
@@ -368,7 +362,7 @@ impl Member {
             // It ends with an error if it has failed before, which is known.
             let _failed = raft.shutdown().await;
         }
-        self.fail("this master has left its group, because it stops".into());
+        self.0.proposals.fail("this master has left its group, because it stops");
     }
 
     /// Handles a message of another member.
@@ -452,12 +446,12 @@ impl Member {
                 (metrics.running_state.clone(), elected)
             };
             if let Err(fatal) = running {
-                return self.fail(format!("this master has left its group: {fatal}"));
+                return proposals.fail(&format!("this master has left its group: {fatal}"));
             }
             match (proposals.leading(), elected) {
                 (Some(term), elected) if elected != Some(term) => {
                     if let Err(error) = machine.end_leading(term).await {
-                        return self.fail(error.to_string());
+                        return proposals.fail(&error.to_string());
                     }
                     continue;
                 }
@@ -474,7 +468,7 @@ impl Member {
             }
             tokio::select! {
                 changed = metrics.changed() => if changed.is_err() {
-                    return self.fail("this master has left its group".into());
+                    return proposals.fail("this master has left its group");
                 },
                 () = proposals.ended.notified() => {}
             }
@@ -492,7 +486,7 @@ impl Member {
                 let leader = openraft::alias::CommittedLeaderIdOf::<Group>::from(term);
                 let sent = raft.write(proposal.clone()).with_leader(leader).responder(responder).await;
                 if let Err(fatal) = sent {
-                    return self.fail(format!("this master has left its group: {fatal}"));
+                    return proposals.fail(&format!("this master has left its group: {fatal}"));
                 }
                 match answer.await {
                     Ok(Ok(_)) => break,
@@ -507,10 +501,10 @@ impl Member {
                     }
                     // It may be committed later.
                     Ok(Err(_)) => {}
-                    Err(_) => return self.fail("this master has left its group".into()),
+                    Err(_) => return proposals.fail("this master has left its group"),
                 }
                 if let Err(error) = machine.end_leading(term).await {
-                    return self.fail(error.to_string());
+                    return proposals.fail(&error.to_string());
                 }
                 break;
             }

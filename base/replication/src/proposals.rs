@@ -4,7 +4,7 @@
 //! proposal is in flight at a time; what is appended meanwhile becomes the next one (ADR 0036).
 
 use crate::types::Proposal;
-use journal::{LogFailed, log::BATCH_BYTES_MAX};
+use journal::{LogFailed, Seq, log::BATCH_BYTES_MAX};
 use std::{
     collections::VecDeque,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -20,9 +20,16 @@ const ENTRY_BYTES: usize = 64;
 /// calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket {
-    /// Counts the leaderships of this member since it was opened.
+    /// Counts the leaderships of this member since it was opened. 0 without a group.
     pub(crate) leadership: u64,
     pub(crate) number: u64,
+}
+
+impl Ticket {
+    /// Returns the ticket of a record of one master without a group.
+    pub(crate) fn of(seq: Seq) -> Self {
+        Self { leadership: 0, number: seq }
+    }
 }
 
 /// Why it is not known that something is committed.
@@ -34,9 +41,9 @@ pub enum NotCommitted {
     /// The leader was not confirmed by a quorum in time.
     #[error("no quorum: fewer than half of the other masters have answered")]
     NoQuorum,
-    /// The member has failed and does nothing any more.
-    #[error("{0}")]
-    Failed(String),
+    /// The journal has failed.
+    #[error(transparent)]
+    Failed(#[from] LogFailed),
 }
 
 /// Why records were not appended.
@@ -56,6 +63,15 @@ pub enum AppendError {
     /// The journal has failed, or is closed.
     #[error(transparent)]
     Failed(#[from] LogFailed),
+}
+
+impl From<journal::AppendError> for AppendError {
+    fn from(error: journal::AppendError) -> Self {
+        match error {
+            journal::AppendError::TooLarge { bytes, max } => Self::TooLarge { bytes, max },
+            journal::AppendError::Failed(failed) => Self::Failed(failed),
+        }
+    }
 }
 
 /// The proposals of a member.
@@ -92,7 +108,7 @@ struct Progress {
     is_leading: bool,
     /// Number of the newest event that is committed, in this leadership.
     committed: u64,
-    failed: Option<String>,
+    failed: Option<LogFailed>,
 }
 
 impl Proposals {
@@ -199,11 +215,23 @@ impl Proposals {
         number.is_some()
     }
 
-    /// The member has failed.
-    pub(crate) fn fail(&self, why: String) {
+    /// The member has failed. The first reason is kept.
+    pub(crate) fn fail(&self, why: &str) {
         self.progress.send_modify(|progress| {
-            progress.failed.get_or_insert(why);
+            progress.failed.get_or_insert_with(|| LogFailed { reason: why.into() });
         });
+    }
+
+    /// Waits until the member has failed, and returns the reason.
+    pub(crate) async fn failed(&self) -> LogFailed {
+        let mut progress = self.progress.subscribe();
+        let failed = progress.wait_for(|progress| progress.failed.is_some()).await;
+        failed.expect("the sender is in `self`").failed.clone().expect("waited for it")
+    }
+
+    /// Returns an error if the member has failed.
+    pub(crate) fn check(&self) -> Result<(), LogFailed> {
+        self.progress.borrow().failed.clone().map_or(Ok(()), Err)
     }
 
     /// Waits until what `ticket` stands for, and all before it, is committed.
@@ -226,7 +254,7 @@ impl Progress {
 
     fn check(&self, ticket: Ticket) -> Result<(), NotCommitted> {
         match &self.failed {
-            Some(why) => Err(NotCommitted::Failed(why.clone())),
+            Some(failed) => Err(NotCommitted::Failed(failed.clone())),
             None if !self.leads(ticket) => Err(NotCommitted::NotLeader),
             None => Ok(()),
         }

@@ -313,14 +313,18 @@ async fn a_deposed_leader_forgets_what_is_not_committed() {
     let (old, leader) = net.wait_for_leader().await;
     leader.append(6).await.unwrap();
     net.isolate(old);
+    let (_, new) = wait_for("another leader", || net.leader().filter(|(id, _)| *id != old)).await;
+    new.append(8).await.unwrap();
+    // It does not know yet that another leads, and must not answer with an old state.
+    assert!(leader.is_leader());
+    assert_eq!(leader.read().await, Err(NotCommitted::NoQuorum));
     let lost = {
         let leader = Arc::clone(&leader);
         tokio::spawn(async move { leader.append(7).await })
     };
-    let (_, new) = wait_for("another leader", || net.leader().filter(|(id, _)| *id != old)).await;
-    assert_eq!(leader.read().await, Err(NotCommitted::NoQuorum), "a leader that is cut off reads nothing");
-    new.append(8).await.unwrap();
-    assert!(leader.state.lock().unwrap().numbers.contains(&7));
+    let has_applied = || leader.state.lock().unwrap().numbers.contains(&7).then_some(());
+    wait_for("a change that is not committed", has_applied).await;
+    assert_eq!(leader.read().await, Err(NotCommitted::NoQuorum));
     net.heal();
     assert_eq!(lost.await.unwrap(), Err(NotCommitted::NotLeader));
     let numbers = wait_until_equal(&net).await;

@@ -19,6 +19,7 @@ use journal::{
     Recovery,
     crash::{CrashDisk, Survive},
 };
+use replication::master::Journal;
 use std::{sync::Arc, time::Instant};
 
 const CLUSTER: &str = "crash-test";
@@ -83,7 +84,7 @@ fn open_with(disk: &CrashDisk, config: &NameNodeConfig) -> Option<Driver> {
         Storage::open_log(Arc::new(disk.clone()), CLUSTER, Recovery::Refuse, RETRY_CACHE_LIMIT).ok()?;
     let started = Instant::now();
     let state = State::new(Settings::from(config), namespace, now_since(started));
-    Some(Driver::new(state, log, started, config))
+    Some(Driver::new(state, Journal::Single(log), started, config))
 }
 
 async fn submit(driver: &Driver, op: Op) -> Result<Outcome, Error> {

@@ -14,8 +14,12 @@ use dfs_client::{
     error::{Error, Kind},
     ids::{NodeIncarnation, NodeUuid, StartId},
 };
-use journal::{AppendError, Log, LogFailed, codec, log::RECORD_BYTES_MAX};
+use journal::{Log, codec, log::RECORD_BYTES_MAX};
 use parking_lot::RwLock;
+use replication::{
+    master::Journal,
+    proposals::{AppendError, NotCommitted, Ticket},
+};
 use std::{
     collections::HashSet,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -42,7 +46,7 @@ pub(crate) struct RegistrationReply {
 /// The NameNode without its sockets.
 pub(crate) struct Driver {
     state: RwLock<State>,
-    log: Log,
+    journal: Journal,
     started: Instant,
     disk_reserve: u64,
     /// Notified when a DataNode has reported replicas.
@@ -52,10 +56,10 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    pub(crate) fn new(state: State, log: Log, started: Instant, config: &NameNodeConfig) -> Self {
+    pub(crate) fn new(state: State, journal: Journal, started: Instant, config: &NameNodeConfig) -> Self {
         Self {
             state: RwLock::new(state),
-            log,
+            journal,
             started,
             disk_reserve: config.disk_reserve.0,
             replicas_reported: Notify::new(),
@@ -63,8 +67,12 @@ impl Driver {
         }
     }
 
+    pub(crate) fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
     pub(crate) fn log(&self) -> &Log {
-        &self.log
+        self.journal.log()
     }
 
     pub(crate) fn cluster_id(&self) -> String {
@@ -87,7 +95,8 @@ impl Driver {
             // Register for the notification before the attempt, so that a report between the two is
             // not missed.
             let reported = self.replicas_reported.notified();
-            let result = self.run_durably(|driver| driver.try_submit(request.clone(), &answer)).await?;
+            let (result, appended) = self.try_submit(request.clone(), &answer);
+            self.wait(appended).await?;
             match result {
                 Err(error) if error.kind == Kind::NotYetReplicated => {
                     if tokio::time::timeout_at(deadline, reported).await.is_err() {
@@ -99,18 +108,22 @@ impl Driver {
         }
     }
 
+    /// Returns the reply, and what was appended.
     fn try_submit<T>(
         &self,
         request: Request,
         answer: impl Fn(&State, Outcome) -> Result<T, Error>,
-    ) -> Result<T, Error> {
+    ) -> (Result<T, Error>, Option<Ticket>) {
         let mut state = self.state.write();
-        self.check_log_capacity(RECORD_BYTES_MAX)?;
-        let handled = state.handle(self.now(), request)?;
-        if let Some(entry) = handled.entry {
-            self.append(&entry.bytes)?;
-        }
-        answer(&state, handled.outcome)
+        let mut appended = None;
+        let result = self.check_log_capacity(RECORD_BYTES_MAX).and_then(|()| {
+            let handled = state.handle(self.now(), request)?;
+            if let Some(entry) = handled.entry {
+                appended = Some(self.append(&entry.bytes)?);
+            }
+            answer(&state, handled.outcome)
+        });
+        (result, appended)
     }
 
     /// Creates `/user/NAME` at the first call of a user. A refusal does not fail the call, because
@@ -143,14 +156,16 @@ impl Driver {
         let mut state = self.state.write();
         self.check_log_capacity(RECORD_BYTES_MAX)?;
         match state.make_home(self.now(), user)? {
-            Some(entry) => self.append(&entry.bytes),
+            Some(entry) => self.append(&entry.bytes).map(drop),
             None => Ok(()),
         }
     }
 
     /// Executes a read-only query.
     pub(crate) async fn query<T>(&self, ask: impl FnOnce(&State) -> Result<T, Error>) -> Result<T, Error> {
-        self.run_durably(|driver| ask(&driver.state.read())).await?
+        let value = ask(&self.state.read());
+        self.wait(None).await?;
+        value
     }
 
     /// Turns safemode on or off. Then `answer` makes the reply from the same state.
@@ -159,15 +174,15 @@ impl Driver {
         on: bool,
         answer: impl FnOnce(&State) -> T,
     ) -> Result<T, Error> {
-        self.run_durably(|driver| {
-            let mut state = driver.state.write();
-            driver.check_log_capacity(RECORD_BYTES_MAX)?;
-            if let Some(record) = state.set_safemode(driver.now(), on) {
-                driver.append(&codec::encode(&record))?;
-            }
-            Ok(answer(&state))
-        })
-        .await?
+        let (value, appended) = {
+            let mut state = self.state.write();
+            self.check_log_capacity(RECORD_BYTES_MAX)?;
+            let record = state.set_safemode(self.now(), on);
+            let appended = record.map(|record| self.append(&codec::encode(&record))).transpose()?;
+            (answer(&state), appended)
+        };
+        self.wait(appended).await?;
+        Ok(value)
     }
 
     /// Changes volatile state: nodes, leases.
@@ -175,7 +190,9 @@ impl Driver {
         &self,
         change: impl FnOnce(&mut State, Now) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        self.run_durably(|driver| change(&mut driver.state.write(), driver.now())).await?
+        let value = change(&mut self.state.write(), self.now());
+        self.wait(None).await?;
+        value
     }
 
     pub(crate) async fn register(&self, registration: Registration) -> Result<RegistrationReply, Error> {
@@ -235,7 +252,7 @@ impl Driver {
 
     /// Runs the periodic work of the state machine, and logs its events.
     pub(crate) fn tick(&self) -> Result<(), Error> {
-        let free = self.log.free_bytes().ok();
+        let free = self.log().free_bytes().ok();
         let mut state = self.state.write();
         state.set_disk_low(free.filter(|free| *free < self.disk_reserve));
         // A tick recovers abandoned files until their edits would fill one record, and then
@@ -255,7 +272,7 @@ impl Driver {
     /// Refuses an operation before it is applied if the log has too little capacity: the log must
     /// not block while the state is locked.
     fn check_log_capacity(&self, bytes: usize) -> Result<(), Error> {
-        if self.log.has_room_for(bytes) {
+        if self.journal.has_room_for(bytes) {
             return Ok(());
         }
         let message = "the NameNode's disk does not keep up with its edit log: retry, and check that disk";
@@ -264,10 +281,11 @@ impl Driver {
 
     /// Appends a record that has been applied to the edit log. The caller has called
     /// `check_log_capacity` under the same lock.
-    fn append(&self, record: &[u8]) -> Result<(), Error> {
-        match self.log.append(record) {
-            Ok(_) => Ok(()),
-            Err(AppendError::Failed(failed)) => Err(log_error(&failed)),
+    fn append(&self, record: &[u8]) -> Result<Ticket, Error> {
+        match self.journal.append(&[record]) {
+            Ok(ticket) => Ok(ticket),
+            Err(AppendError::Failed(failed)) => Err(log_error(&failed.into())),
+            Err(AppendError::NotLeader) => Err(log_error(&NotCommitted::NotLeader)),
             // The size of a record is limited, so this is a bug. Memory and disk differ now, so the
             // process must end.
             Err(error @ AppendError::TooLarge { .. }) => {
@@ -277,14 +295,15 @@ impl Driver {
         }
     }
 
-    /// Runs `work` and returns its value when all records that it could depend on are durable.
-    /// Returns an error if the log has failed, because memory may contain changes that are not in
-    /// the log.
-    async fn run_durably<T>(&self, work: impl FnOnce(&Self) -> T) -> Result<T, Error> {
-        let value = work(self);
-        self.log.wait_durable(self.log.last_seq()).await.map_err(|failed| log_error(&failed))?;
-        self.log.check().map_err(|failed| log_error(&failed))?;
-        Ok(value)
+    /// Waits until a reply may be sent: until what was appended for it is durable, and otherwise
+    /// until all records that it could depend on are. The second is an error if the log has failed,
+    /// because memory may contain changes that are not in the log.
+    async fn wait(&self, appended: Option<Ticket>) -> Result<(), Error> {
+        let durable = match appended {
+            Some(ticket) => self.journal.wait(ticket).await,
+            None => self.journal.confirm(self.journal.newest()).await,
+        };
+        durable.map_err(|why| log_error(&why))
     }
 }
 
@@ -293,8 +312,8 @@ pub(crate) fn now_since(started: Instant) -> Now {
     Now { mono_ms: started.elapsed().as_millis() as u64, wall_ms: wall.as_millis() as u64 }
 }
 
-fn log_error(failed: &LogFailed) -> Error {
-    Error::new(Kind::Unavailable, format!("the NameNode cannot write its edit log: {failed}"))
+fn log_error(why: &NotCommitted) -> Error {
+    Error::new(Kind::Unavailable, format!("the NameNode cannot write its edit log: {why}"))
 }
 
 #[cfg(test)]
@@ -312,7 +331,7 @@ mod tests {
         let Storage { log, namespace, .. } = Storage::open(folder.path(), Recovery::Refuse, &config).unwrap();
         let started = Instant::now();
         let state = State::new(Settings::from(&config), namespace, now_since(started));
-        let driver = &Driver::new(state, log, started, &config);
+        let driver = &Driver::new(state, Journal::Single(log), started, &config);
         driver.ensure_home("ann");
         assert!(driver.state.read().has_home("ann").unwrap());
         thread::scope(|scope| {

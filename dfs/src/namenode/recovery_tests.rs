@@ -16,6 +16,7 @@ use dfs_client::{
     path::DfsPath,
 };
 use journal::Recovery;
+use replication::master::Journal;
 use std::{fs, os::unix::fs::FileExt, path::Path, time::Instant};
 
 const RETRY_CACHE_LIMIT: usize = 1000;
@@ -309,7 +310,7 @@ fn while_the_disk_hangs_changes_are_refused_before_anything_is_applied() {
         Storage::open_log(disk, "c", Recovery::Refuse, RETRY_CACHE_LIMIT).unwrap();
     let config = NameNodeConfig::default();
     let state = State::new(Settings::from(&config), namespace, now_since(Instant::now()));
-    let driver = super::driver::Driver::new(state, log, Instant::now(), &config);
+    let driver = super::driver::Driver::new(state, Journal::Single(log), Instant::now(), &config);
     let request = || Request {
         id: RequestId::random(),
         caller: Caller::superuser("tester"),

@@ -15,6 +15,7 @@ use daemon::{
 };
 use journal::{LogFailed, Recovery, SnapshotPolicy, log::RECORD_BYTES_MAX};
 use proto::dfs::{block_reports_server::BlockReportsServer, name_node_server::NameNodeServer};
+use replication::master::Journal;
 use security::{Guard, Role, SecurityError};
 use std::{io, pin::Pin, sync::Arc, time::Instant};
 use tonic_health::{ServingStatus, server::HealthReporter};
@@ -71,7 +72,7 @@ async fn serve(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Result
         "namespace loaded"
     );
     let state = State::new(Settings::from(settings), namespace, now_since(started));
-    let driver = Arc::new(Driver::new(state, log, started, settings));
+    let driver = Arc::new(Driver::new(state, Journal::Single(log), started, settings));
 
     let addr = listener.local_addr()?;
     let incoming = guard.incoming(listener)?;
@@ -106,7 +107,7 @@ async fn serve(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Result
     tracing::info!(%addr, dir = %settings.dir.display(), "NameNode is serving");
     tokio::select! {
         ended = server => ended?,
-        failed = driver.log().failed() => return Err(failed.into()),
+        failed = driver.journal().failed() => return Err(failed.into()),
         never = housekeeping(&driver, settings, health) => match never {},
         () = stop_signal() => {}
     }

@@ -22,7 +22,7 @@ use crate::{
 };
 use backlog::Backlog;
 use daemon::{Bytes, config::JobTrackerConfig};
-use journal::{AppendError, Log, LogFailed, Seq, codec};
+use journal::{Log, LogFailed, codec};
 use mrcore::{
     Cluster, Effect, Event, Fact, JobTracker, Time,
     compute::Problem,
@@ -33,6 +33,10 @@ use mrcore::{
     output::Leftovers,
 };
 use parking_lot::Mutex;
+use replication::{
+    master::Journal,
+    proposals::{AppendError, NotCommitted, Ticket},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -67,9 +71,20 @@ struct Inner {
     events_handled: u64,
 }
 
-/// An output that is delivered once the facts up to `after` are durable.
+/// What must be durable before something leaves the process.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum After {
+    /// The facts of the event, and all before them.
+    Facts(Ticket),
+    /// All facts before the event, which had none.
+    Earlier(Ticket),
+    /// Nothing may be sent: facts could not be appended, so the process is about to end.
+    Never,
+}
+
+/// An output, and what must be durable before it is delivered.
 pub(crate) struct QueuedOutput {
-    after: Seq,
+    after: After,
     output: Output,
 }
 
@@ -95,7 +110,7 @@ pub(crate) type Fatal = watch::Sender<Option<String>>;
 /// The JobTracker without its sockets.
 pub(crate) struct Driver {
     inner: Mutex<Inner>,
-    log: Arc<Log>,
+    journal: Arc<Journal>,
     clock: Clock,
     config: JobTrackerConfig,
     files: Files,
@@ -118,7 +133,7 @@ pub(crate) struct Driver {
 /// What a driver is made from.
 pub(crate) struct DriverParts {
     pub(crate) core: JobTracker,
-    pub(crate) log: Log,
+    pub(crate) journal: Journal,
     pub(crate) clock: Clock,
     pub(crate) config: JobTrackerConfig,
     pub(crate) files: Files,
@@ -130,7 +145,7 @@ pub(crate) struct DriverParts {
 impl Driver {
     /// Creates a driver. Returns it and the queue to pass to [`Self::deliver`].
     pub(crate) fn new(parts: DriverParts) -> (Self, mpsc::UnboundedReceiver<QueuedOutput>) {
-        let DriverParts { core, log, clock, config, files, history_writer, notice } = parts;
+        let DriverParts { core, journal, clock, config, files, history_writer, notice } = parts;
         let (queue, outgoing) = mpsc::unbounded_channel();
         let inner = Inner {
             core,
@@ -142,7 +157,7 @@ impl Driver {
         };
         let driver = Self {
             inner: Mutex::new(inner),
-            log: Arc::new(log),
+            journal: Arc::new(journal),
             clock,
             config,
             files,
@@ -159,8 +174,12 @@ impl Driver {
         (driver, outgoing)
     }
 
-    pub(crate) fn log(&self) -> &Arc<Log> {
-        &self.log
+    pub(crate) fn journal(&self) -> &Arc<Journal> {
+        &self.journal
+    }
+
+    pub(crate) fn log(&self) -> &Log {
+        self.journal.log()
     }
 
     pub(crate) fn config(&self) -> &JobTrackerConfig {
@@ -185,7 +204,7 @@ impl Driver {
         let reserve = self.config.disk_reserve;
         // If the free space is unknown, assume that there is enough; a write to the journal will
         // fail if not.
-        let free = self.log.free_bytes().ok().filter(|free| *free < reserve.0)?;
+        let free = self.log().free_bytes().ok().filter(|free| *free < reserve.0)?;
         let stopped = if self.inner.lock().core.suspends_launches(free) {
             "no job is accepted, no attempt is started and no history is written"
         } else {
@@ -202,7 +221,7 @@ impl Driver {
     /// Reports the free space on the disk to the core, if it changes whether launches are
     /// suspended.
     fn check_disk_space(&self) {
-        let Ok(free) = self.log.free_bytes() else { return };
+        let Ok(free) = self.log().free_bytes() else { return };
         let mut inner = self.inner.lock();
         let suspends = inner.core.suspends_launches(free);
         if suspends == inner.core.launches_suspended() {
@@ -232,9 +251,8 @@ impl Driver {
         why.expect("waited for it")
     }
 
-    /// Handles an event. Returns the reply, and the number of the journal record that must be
-    /// durable before the reply is sent.
-    pub(crate) fn handle(&self, event: Event) -> (Option<Reply>, Seq) {
+    /// Handles an event. Returns the reply, and what must be durable before the reply is sent.
+    pub(crate) fn handle(&self, event: Event) -> (Option<Reply>, After) {
         self.handle_locked(&mut self.inner.lock(), event, None)
     }
 
@@ -263,20 +281,19 @@ impl Driver {
     /// Handles an event and waits until the reply may be sent.
     async fn request_reply(&self, event: Event) -> Result<Reply, Refusal> {
         self.check_backlog()?;
-        let (reply, seq) = self.handle(event);
-        self.wait_durable(seq).await?;
+        let (reply, after) = self.handle(event);
+        self.wait(after).await?;
         reply.ok_or_else(|| Refusal::unavailable("internal error: the request was not answered"))
     }
 
-    /// Waits until the journal is durable up to this record.
-    async fn wait_durable(&self, seq: Seq) -> Result<(), Refusal> {
-        // The facts could not be appended, so there is no record to wait for.
-        if seq == Seq::MAX {
-            return self.check_fatal();
-        }
-        let failed =
-            |error| Refusal::unavailable(format!("the JobTracker cannot write its journal: {error}"));
-        self.log.wait_durable(seq).await.map_err(failed)
+    /// Waits until a reply may be sent.
+    async fn wait(&self, after: After) -> Result<(), Refusal> {
+        let durable = match after {
+            After::Facts(ticket) => self.journal.wait(ticket).await,
+            After::Earlier(ticket) => self.journal.confirm(ticket).await,
+            After::Never => return self.check_fatal(),
+        };
+        durable.map_err(|why| Refusal::unavailable(format!("the JobTracker cannot write its journal: {why}")))
     }
 
     fn check_fatal(&self) -> Result<(), Refusal> {
@@ -290,11 +307,11 @@ impl Driver {
 
     /// Same as [`Self::read`], but `read` gets the whole core.
     pub(crate) async fn read_core<T>(&self, read: impl FnOnce(&JobTracker) -> T) -> Result<T, Refusal> {
-        let (value, seq) = {
+        let (value, after) = {
             let inner = self.inner.lock();
-            (read(&inner.core), self.log.last_seq())
+            (read(&inner.core), After::Earlier(self.journal.newest()))
         };
-        self.wait_durable(seq).await?;
+        self.wait(after).await?;
         // The value may depend on facts that could not be appended.
         self.check_fatal()?;
         Ok(value)
@@ -313,7 +330,7 @@ impl Driver {
         inner: &mut Inner,
         event: Event,
         new_stream: Option<&mpsc::Sender<ToTracker>>,
-    ) -> (Option<Reply>, Seq) {
+    ) -> (Option<Reply>, After) {
         #[cfg(test)]
         {
             inner.events_handled += 1;
@@ -326,62 +343,65 @@ impl Driver {
         };
         let mut effects = Vec::new();
         inner.core.handle(self.clock.now(), event, &mut effects);
-        let (seq, mut answer) = (self.append(&effects), None);
+        let (after, mut answer) = (self.append(&effects), None);
         for effect in effects {
             match effect {
                 Effect::Append(entry) => {
                     changed.extend(entry.fact.job());
-                    self.queue_output(seq, Output::Fact(entry));
+                    self.queue_output(after, Output::Fact(entry));
                 }
                 Effect::Reply { reply, .. } => {
                     if let Some(sender) = new_stream {
-                        self.attach_stream(inner, seq, sender, &reply);
+                        self.attach_stream(inner, after, sender, &reply);
                     }
                     answer = Some(reply);
                 }
                 Effect::SendOrders { tracker, answers, orders } => {
-                    self.queue_orders(inner, seq, tracker, answers, &orders);
+                    self.queue_orders(inner, after, tracker, answers, &orders);
                 }
                 Effect::RegisterAgain { tracker, .. } => {
-                    self.queue_message(inner, seq, tracker, wire::register_again());
+                    self.queue_message(inner, after, tracker, wire::register_again());
                 }
-                Effect::CommitJob { job } => self.queue_output(seq, Output::Commit(job)),
+                Effect::CommitJob { job } => self.queue_output(after, Output::Commit(job)),
                 Effect::Compute { number, problem } => {
-                    self.queue_output(seq, Output::Compute(number, problem));
+                    self.queue_output(after, Output::Compute(number, problem));
                 }
                 Effect::DeleteLeftovers { leftovers, .. } => {
-                    self.queue_output(seq, Output::DeleteLeftovers(leftovers));
+                    self.queue_output(after, Output::DeleteLeftovers(leftovers));
                 }
             }
         }
         notify_watchers(inner, &changed);
-        (answer, seq)
+        (answer, after)
     }
 
     /// Appends the facts of an event to the journal. After a crash either all of them are in the
     /// journal or none is: otherwise, for example, a tracker could be lost while its attempts still
-    /// run. Returns the number of the record that must be durable before the other effects are
-    /// delivered.
-    fn append(&self, effects: &[Effect]) -> Seq {
+    /// run. Returns what must be durable before the other effects are delivered.
+    fn append(&self, effects: &[Effect]) -> After {
         let facts = effects.iter().filter_map(|effect| match effect {
             Effect::Append(entry) => Some(codec::encode(entry)),
             _ => None,
         });
         let facts: Vec<Vec<u8>> = facts.collect();
         if facts.is_empty() {
-            return self.log.last_seq();
+            return After::Earlier(self.journal.newest());
         }
-        match self.log.append_many(&facts) {
-            Ok(seq) => seq,
+        match self.journal.append(&facts) {
+            Ok(ticket) => After::Facts(ticket),
             Err(AppendError::Failed(error)) => {
                 // No further output is delivered, because the process is about to end.
-                let stopping = self.log.check().is_ok();
+                let stopping = self.journal.check().is_ok();
                 self.fail(if stopping {
                     STOPPING.into()
                 } else {
                     format!("cannot write the journal: {error}")
                 });
-                Seq::MAX
+                After::Never
+            }
+            Err(AppendError::NotLeader) => {
+                self.fail(format!("cannot write the journal: {}", NotCommitted::NotLeader));
+                After::Never
             }
             // The facts are applied in memory but cannot be written, so memory and journal differ,
             // and nothing can repair this.
@@ -391,7 +411,7 @@ impl Driver {
         }
     }
 
-    fn queue_output(&self, after: Seq, output: Output) {
+    fn queue_output(&self, after: After, output: Output) {
         self.backlog.increment();
         // The receiver is gone only when the process ends.
         let _ = self.queue.send(QueuedOutput { after, output });
@@ -399,7 +419,13 @@ impl Driver {
 
     /// Makes the stream the current one of its tracker if the registration was accepted. Queues the
     /// answer to the registration.
-    fn attach_stream(&self, inner: &mut Inner, seq: Seq, sender: &mpsc::Sender<ToTracker>, reply: &Reply) {
+    fn attach_stream(
+        &self,
+        inner: &mut Inner,
+        after: After,
+        sender: &mpsc::Sender<ToTracker>,
+        reply: &Reply,
+    ) {
         match reply {
             Reply::Registered { tracker, epoch, incarnation } => {
                 inner.newest_generation += 1;
@@ -410,12 +436,12 @@ impl Driver {
                 };
                 inner.links.insert(*tracker, link);
                 let message = wire::registered(*tracker, *incarnation, *epoch, &self.config);
-                self.queue_message(inner, seq, *tracker, message);
+                self.queue_message(inner, after, *tracker, message);
             }
             Reply::Refused(why) => {
                 let output =
                     Output::Message { to: None, sender: sender.clone(), message: wire::refused(why.clone()) };
-                self.queue_output(seq, output);
+                self.queue_output(after, output);
             }
             Reply::Submitted(_) | Reply::Accepted | Reply::JobRefused(_) => {}
         }
@@ -426,7 +452,7 @@ impl Driver {
     fn queue_orders(
         &self,
         inner: &mut Inner,
-        seq: Seq,
+        after: After,
         tracker: TrackerId,
         answers: Option<u64>,
         orders: &[mrcore::event::NumberedOrder],
@@ -441,14 +467,14 @@ impl Driver {
         link.newest_order_sent = orders.last().map_or(link.newest_order_sent, |(number, _)| *number);
         let messages = wire::orders(inner.core.cluster(), &self.files, answers, orders);
         for message in messages {
-            self.queue_message(inner, seq, tracker, message);
+            self.queue_message(inner, after, tracker, message);
         }
     }
 
-    fn queue_message(&self, inner: &Inner, seq: Seq, tracker: TrackerId, message: ToTracker) {
+    fn queue_message(&self, inner: &Inner, after: After, tracker: TrackerId, message: ToTracker) {
         let Some(link) = inner.links.get(&tracker) else { return };
         let to = Some((tracker, link.generation));
-        self.queue_output(seq, Output::Message { to, sender: link.sender.clone(), message });
+        self.queue_output(after, Output::Message { to, sender: link.sender.clone(), message });
     }
 
     /// Seals the journal: no fact is accepted after this, although trackers may still report.
@@ -461,8 +487,8 @@ impl Driver {
         // Lock, so that all appended facts are queued before the flush. Outputs of facts that the
         // sealed journal refuses are queued behind the flush, and are never delivered.
         let _inner = self.inner.lock();
-        let sealed = self.log.close();
-        self.queue_output(self.log.last_seq(), Output::Flush(done));
+        let sealed = self.log().close();
+        self.queue_output(After::Earlier(self.journal.newest()), Output::Flush(done));
         (sealed, is_done)
     }
 
@@ -470,7 +496,8 @@ impl Driver {
     /// Returns when the journal fails.
     pub(crate) async fn deliver(self: Arc<Self>, mut queue: mpsc::UnboundedReceiver<QueuedOutput>) {
         while let Some(QueuedOutput { after, output }) = queue.recv().await {
-            if self.log.wait_durable(after).await.is_err() {
+            let (After::Facts(ticket) | After::Earlier(ticket)) = after else { return };
+            if self.journal.wait(ticket).await.is_err() {
                 return;
             }
             match output {
