@@ -24,6 +24,11 @@ pub mod mr {
     include!("generated/fermata.mr.v1.rs");
 }
 
+/// Messages between the members of a group of masters.
+pub mod raft {
+    include!("generated/fermata.raft.v1.rs");
+}
+
 /// Implements `Debug` for a message that contains a token. Only the given fields are printed, so
 /// that the token is never logged.
 macro_rules! debug_without_token {

@@ -9,7 +9,7 @@
 //! ```
 //! The index of an entry is not encoded: it is the number of its record in the journal, minus one.
 
-use crate::types::{Entry, LogId, Membership, Proposal, StoredMembership, Vote, log_id};
+use crate::types::{Entry, LogId, Membership, Proposal, SnapshotMeta, StoredMembership, Vote, log_id};
 use openraft::{BasicNode, EntryPayload};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,6 +51,17 @@ pub fn decode_entry(index: u64, bytes: &[u8]) -> Option<Entry> {
         _ => return None,
     };
     reader.0.is_empty().then(|| Entry { log_id: log_id(term, index), payload })
+}
+
+/// Encodes the place of a snapshot in the log.
+pub fn encode_place(meta: &SnapshotMeta) -> Vec<u8> {
+    LogPosition { last: meta.last_log_id, membership: meta.last_membership.clone() }.encode()
+}
+
+/// Decodes the place of a snapshot in the log; `None` if the bytes are not one.
+pub fn decode_place(bytes: &[u8]) -> Option<SnapshotMeta> {
+    let LogPosition { last, membership } = LogPosition::decode(bytes)?;
+    Some(SnapshotMeta { last_log_id: last, last_membership: membership })
 }
 
 /// A position in the log, and the members at that position. The first record of a snapshot.

@@ -216,6 +216,11 @@ impl Member {
         })
     }
 
+    /// Returns the ID of the member.
+    pub fn id(&self) -> u64 {
+        self.0.store.raft_state().node_id
+    }
+
     /// Returns the journal.
     pub fn log(&self) -> &Log {
         self.0.store.log()

@@ -6,11 +6,11 @@
 
 use crate::{
     machine::GroupSnapshot,
-    types::{Group, SnapshotMeta, Vote},
+    types::{Entry, Group, SnapshotMeta, Vote},
 };
 use journal::SnapshotFile;
 use openraft::{
-    BasicNode, OptionalSend,
+    BasicNode, EntryPayload, OptionalSend,
     errors::{RPCError, ReplicationClosed, StreamingError, Unreachable},
     network::{Backoff, RPCOption, RaftNetworkFactory, RaftNetworkV2},
     raft::{
@@ -33,6 +33,9 @@ const PART_BYTES: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_millis(800);
 /// How long a link without answers is quiet, and then used again.
 const QUIET: Duration = Duration::from_millis(1600);
+/// How long an append may take, and again for each [`APPEND_BYTES`].
+const APPEND_TIMEOUT: Duration = Duration::from_secs(1);
+const APPEND_BYTES: f64 = (2 << 20) as f64;
 /// How long a part of a snapshot, or a question whether it is installed, waits for its answer.
 const PART_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval between two attempts to reach a member.
@@ -183,6 +186,17 @@ impl Link {
     }
 }
 
+/// Returns how long an append may take; `None` for a heartbeat. openraft allows less than one
+/// interval of heartbeats, in which a large entry never arrives.
+fn append_timeout(request: &AppendEntriesRequest<Group>) -> Option<Duration> {
+    let bytes = |entry: &Entry| match &entry.payload {
+        EntryPayload::Normal(proposal) => proposal.records.len(),
+        EntryPayload::Blank | EntryPayload::Membership(_) => 0,
+    };
+    let bytes: usize = request.entries.iter().map(bytes).sum();
+    (!request.entries.is_empty()).then(|| APPEND_TIMEOUT.mul_f64(1.0 + bytes as f64 / APPEND_BYTES))
+}
+
 fn read_part(file: &SnapshotFile, offset: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = vec![0; PART_BYTES.min((file.bytes - offset) as usize)];
     let mut read = 0;
@@ -210,7 +224,8 @@ impl RaftNetworkV2<Group> for Link {
         if !self.silence.may_send() {
             return Err(unreachable("no answer for a while"));
         }
-        match self.call(Message::Append(request), option.soft_ttl()).await? {
+        let limit = append_timeout(&request).unwrap_or_else(|| option.soft_ttl());
+        match self.call(Message::Append(request), limit).await? {
             Answer::Append(answer) => Ok(answer),
             _ => Err(unreachable("an answer of the wrong kind")),
         }

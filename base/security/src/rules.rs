@@ -1,6 +1,6 @@
 //! The table of rules: which roles may call which method. Methods that are not in it are refused.
 
-use crate::identity::Role::{self, Admin, DataNode, JobTracker, Task, TaskTracker, User};
+use crate::identity::Role::{self, Admin, DataNode, JobTracker, NameNode, Task, TaskTracker, User};
 use std::{collections::HashMap, sync::LazyLock};
 
 /// The roles that may call a method.
@@ -92,6 +92,8 @@ pub const RULES: &[Rule] = &[
     with_roles("/fermata.mr.v1.JobTracker/Shadow", USERS),
     Rule { streams: true, ..with_roles("/fermata.mr.v1.TrackerLink/Attach", &[TaskTracker]) },
     with_owner("/fermata.mr.v1.TrackerLogs/Log", USERS),
+    // The service refuses masters of the other kind.
+    Rule { streams: true, ..with_roles("/fermata.raft.v1.Peers/Send", &[NameNode, JobTracker]) },
 ];
 
 /// Returns the rule of a method, if there is one.
