@@ -185,8 +185,10 @@ impl Member {
         }))
     }
 
-    /// Starts the member with the state of its master. Other members reach it at `address`. This is not an `async fn`, so that openraft
-    /// is compiled here and not again in each crate that calls it.
+    /// Starts the member with the state of its master. Other members reach it at `address`.
+    ///
+    /// This is not an `async fn`, so that openraft is compiled here and not again in each crate
+    /// that calls it.
     pub fn start(
         &self,
         timing: &Timing,

@@ -269,15 +269,14 @@ fn preemptions(job: &JobFigures) -> f64 {
 const RULES: [(&str, &str); 2] = [("", "fcs"), (" (literal)", LITERAL)];
 
 /// Returns the relative change of the mean of `of` over a group from Fair to FCS, paired by seed.
-/// `None` if jobs are left out, or if the mean under Fair is 0 with some seed.
+/// `None` if jobs are left out. There is no figure if the mean under Fair is 0 with some seed.
 fn change_of(comparison: &Comparison, group: &str, of: fn(&JobFigures) -> Option<f64>) -> Option<Ours> {
     let (fcs, fair) = (comparison.index("fcs")?, comparison.index("fair")?);
     let means = |at: usize| comparison.means(at, Some(group), of).into_iter();
-    let change =
-        |(fcs, fair): (Option<f64>, Option<f64>)| Some(fcs? / fair.filter(|fair| *fair > 0.0)? - 1.0);
-    let changes: Vec<Option<f64>> = means(fcs).zip(means(fair)).map(change).collect();
-    let is_complete = changes.iter().all(Option::is_some);
-    Some(Ours::of(changes)).filter(|_| is_complete && comparison.left_out(Some(group), fcs, fair) == 0)
+    let pairs: Vec<(f64, f64)> =
+        means(fcs).zip(means(fair)).map(|(fcs, fair)| fcs.zip(fair)).collect::<Option<_>>()?;
+    let changes = pairs.into_iter().map(|(fcs, fair)| (fair > 0.0).then(|| fcs / fair - 1.0)).collect();
+    Some(Ours::of(changes).of_all_seeds()).filter(|_| comparison.left_out(Some(group), fcs, fair) == 0)
 }
 
 /// Returns the worst slowdown of a group (of all jobs if `None`) under a policy.
@@ -1014,6 +1013,21 @@ mod tests {
         let variants = vec![Variant::plain("fcs")];
         let mix = Assumptions::of(&lab).run_gridmix(&lab, "mix", (2, 4), variants).expect("it runs");
         assert_eq!(mix.runs[0].len(), 4);
+    }
+
+    #[test]
+    fn change_from_0_has_no_figure() {
+        let profiles = profile::built_in();
+        let lab = Lab::new(&profiles, 2, false, &|_, _| {});
+        let variants = vec![Variant::plain("fcs"), plain_fair()];
+        let jobs = |_: &Assumptions, seed| papers::fcs(&profiles, &papers::FCS_MAP_HEAVY[..1], 3.0, 2, seed);
+        let all = Assumptions::of(&lab);
+        let comparison = all.run(&lab, "two jobs", (2, 2, false), variants, &jobs).expect("it runs");
+        let change = |of| change_of(&comparison, "1", of);
+        let from_0 = change(|_| Some(0.0)).expect("all jobs ended");
+        assert_eq!((from_0.figure.seeds, from_0.by_seed), (0, vec![None, None]));
+        assert_eq!(change(|_| Some(2.0)).map(|ours| (ours.figure.mean, ours.figure.seeds)), Some((0.0, 2)));
+        assert_eq!(change(|_| None), None);
     }
 
     /// Figure 7 compares pausing reduces with killing them, so maps must not count. Runs without

@@ -345,7 +345,8 @@ impl Reproduction {
                 }
                 Coverage::Repeated(title) => {
                     let count = crate::count(claims.len(), "statement");
-                    (format!("repeated: {agree} of {count} agree"), title.as_str())
+                    let verb = if claims.len() == 1 { "agrees" } else { "agree" };
+                    (format!("repeated: {agree} of {count} {verb}"), title.as_str())
                 }
             };
             table.row(vec![(*name).into(), (*shows).into(), result.into(), title.into()]);
@@ -657,9 +658,11 @@ mod tests {
         let mut out = Reproduction::new("A paper", "its setup");
         out.claim("small jobs", Number::Change(-0.44), Some(figure(-0.22))).of("figure 1");
         out.claim("large jobs", Number::Change(-0.44), Some(figure(-0.42))).of("figure 1");
+        out.claim("all jobs", Number::Change(-0.44), Some(figure(-0.22))).of("figure 4");
         out.reproduced("figure 1", "jobs", "Jobs");
         out.reproduced("figure 2", "a curve", "Jobs");
         out.not_reproduced("figure 3", "a trace", "the trace is not public");
+        out.reproduced("figure 4", "all jobs", "Jobs");
         out.used("table 1", "the jobs");
         let table = out.inventory();
         let results: Vec<&str> = table.rows.iter().map(|row| row[2].text()).collect();
@@ -669,6 +672,7 @@ mod tests {
                 "repeated: 1 of 2 statements agree",
                 "repeated; the paper states nothing that can be compared",
                 "cannot be reproduced: the trace is not public",
+                "repeated: 0 of 1 statement agrees",
                 "our experiment is set up so"
             ]
         );

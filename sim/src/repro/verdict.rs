@@ -53,6 +53,12 @@ impl Ours {
     pub(super) fn mixed(self) -> Self {
         Self { is_mixed: true, ..self }
     }
+
+    /// Removes the figure if a seed has no value: a mean over the other seeds would be of chosen seeds.
+    pub(super) fn of_all_seeds(self) -> Self {
+        let is_complete = self.by_seed.iter().all(Option::is_some);
+        if is_complete { self } else { Self { figure: Figure::of(&[]), ..self } }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -326,7 +332,7 @@ impl Claim {
     /// Returns the verdict as text.
     pub(super) fn verdict(&self) -> String {
         let Some(ours) = self.ours else { return "not comparable: jobs failed or did not end".into() };
-        let Some(ours) = ours.known() else { return "nothing to compare: no run has this value".into() };
+        let Some(ours) = ours.known() else { return self.verdict_without_figure() };
         if let (Some(quartiles), Some(limits)) = (self.quartiles(), self.paper.limits()) {
             return self.verdict_of_seeds(quartiles, limits);
         }
@@ -352,6 +358,15 @@ impl Claim {
             (_, None) => "nothing to compare",
         };
         if ours.seeds < 2 { format!("{word} (one seed)") } else { word.to_owned() }
+    }
+
+    /// Returns the verdict if there is no figure although all jobs ended.
+    fn verdict_without_figure(&self) -> String {
+        let (known, all) = (self.known().count(), self.by_seed.len());
+        if known == 0 {
+            return "nothing to compare: no run has this value".into();
+        }
+        format!("not comparable: a change from 0 in {} of {}", all - known, crate::count(all, "seed"))
     }
 
     /// Returns the verdict if the seeds are of several kinds.
@@ -616,6 +631,20 @@ mod tests {
         assert_eq!((short.verdict().as_str(), short.agrees()), ("differs: none of 2 seeds near", false));
         let near = claim(Number::Change(-0.55), &[-0.5, -0.52, -0.49]);
         assert_eq!((near.verdict().as_str(), near.agrees()), ("agrees: 3 of 3 seeds near", true));
+    }
+
+    #[test]
+    fn change_from_0_is_not_a_failed_job() {
+        let claim = |changes: &[Option<f64>]| {
+            let ours = Ours::of(changes.to_vec()).of_all_seeds();
+            Claim::new(String::new(), Number::Change(-0.97), Some(ours))
+        };
+        let some = claim(&[Some(-0.9), None, Some(-1.0)]);
+        assert_eq!(some.verdict(), "not comparable: a change from 0 in 1 of 3 seeds");
+        assert_eq!((some.cell().text(), some.agrees(), some.json()["ours"].is_null()), ("-", false, true));
+        assert_eq!(some.json()["by_seed"], json!([-0.9, null, -1.0]));
+        assert_eq!(claim(&[None, None]).verdict(), "nothing to compare: no run has this value");
+        assert!(claim(&[Some(-0.97), Some(-0.98)]).agrees());
     }
 
     #[test]
