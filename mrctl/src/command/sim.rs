@@ -808,7 +808,7 @@ mod tests {
         let mut setup = Setup::even(2, PerPhase { map: 1, reduce: 1 }, "fifo");
         let text = "[[step]]\nat = \"35s\"\ndo = \"kill\"\nnode = \"node1\"\n\
             [[step]]\nat = \"1m\"\ndo = \"restart\"\nnode = \"node1\"\n\
-            [[step]]\nwhen = \"job_1 is over\"\ndo = \"kill\"\nnode = \"node1\"\n\
+            [[step]]\nwhen = \"job_1 has ended\"\ndo = \"kill\"\nnode = \"node1\"\n\
             [[fault]]\nat_s = 2.5\nwhat = \"slow\"\nnode = 1\nfactor = 2.0\n";
         let scenario = sim::scenario::parse(text).unwrap_or_else(|error| panic!("{error}"));
         (setup.steps, setup.faults) = (scenario.steps, scenario.faults);

@@ -208,20 +208,21 @@ fn job_ref(words: &[&str], text: &str) -> Result<JobRef, String> {
     }
 }
 
-/// Parses `job 1 maps 40%`, `job 1 reduces 10%`, `job 1 submitted` and `job 1 over`. The words "is"
-/// and "reach" are ignored.
+/// Parses `job 1 maps 40%`, `job 1 reduces 10%`, `job 1 submitted` and `job 1 ended`. The words "is",
+/// "has" and "reach" are ignored. Files that are older than the word "ended" have "finished" or "over".
 fn parse_condition(text: &str) -> Result<When, String> {
     let bad = || {
         format!(
-            "when = {text:?}: write \"job 1 maps 40%\", \"job 1 reduces 10%\", \"job 1 submitted\" or \"job 1 over\""
+            "when = {text:?}: write \"job 1 maps 40%\", \"job 1 reduces 10%\", \"job 1 submitted\" or \"job 1 ended\""
         )
     };
-    let words: Vec<&str> = text.split_whitespace().filter(|word| !matches!(*word, "is" | "reach")).collect();
+    let words: Vec<&str> =
+        text.split_whitespace().filter(|word| !matches!(*word, "is" | "has" | "reach")).collect();
     let length = if words.first() == Some(&"job") { 2 } else { 1 };
     let (job, mark) = words.split_at_checked(length).ok_or_else(bad)?;
     let mark = match *mark {
         ["submitted"] => JobMark::Submitted,
-        ["over" | "finished"] => JobMark::Over,
+        ["ended" | "finished" | "over"] => JobMark::Ended,
         [phase @ ("maps" | "reduces"), part] => {
             let part = part.strip_suffix('%').and_then(|part| part.parse::<f64>().ok()).ok_or_else(bad)?;
             if !(0.0..=100.0).contains(&part) {
