@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use sim::{
     Outcome,
-    campaign::{Campaign, CampaignWorkload, Leaderboard},
+    campaign::{Campaign, CampaignError, CampaignWorkload, Leaderboard},
     catalog::{CaseSize, REAL_WORKLOADS, Request},
     experiment::{COMBINATIONS_MAX, Combination, combinations, split_outside_brackets},
     report,
@@ -25,7 +25,14 @@ use std::{
     fmt::Write as _,
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
+
+/// Exit code of a process that Ctrl-C has ended at once.
+const EXIT_INTERRUPTED: i32 = 130;
 
 /// Compare policies on several workloads, with paired statistics
 #[derive(Debug, clap::Args)]
@@ -97,7 +104,33 @@ fn parse_part(text: &str) -> Result<(usize, usize), String> {
     }
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+/// Returns a flag that the first Ctrl-C or SIGTERM sets. The second one ends the process.
+fn interrupt_flag() -> Arc<AtomicBool> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let set = flag.clone();
+    tokio::spawn(async move {
+        daemon::lifecycle::end_signal().await;
+        set.store(true, Ordering::Relaxed);
+        daemon::lifecycle::end_signal().await;
+        std::process::exit(EXIT_INTERRUPTED);
+    });
+    flag
+}
+
+/// Says how an interrupted campaign continues.
+fn explain_interruption(error: CampaignError, dir: Option<&Path>, command: &str) -> anyhow::Error {
+    let CampaignError::Interrupted { done, of } = error else { return error.into() };
+    anyhow::anyhow!(match dir {
+        Some(dir) => format!(
+            "interrupted: {done} of {of} runs are stored in {}; the same command does the others: {command}",
+            dir.display()
+        ),
+        None =>
+            format!("interrupted: {done} of {of} runs were done and none is stored: --dir DIR stores them"),
+    })
+}
+
+pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     check_part(args)?;
     let variants = parse_policies("--policies", &args.policies)?;
     let policies: Vec<&str> = variants.iter().map(|variant| variant.label.as_str()).collect();
@@ -122,6 +155,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let provenance = Provenance::of_this_process().with_files(files.iter().map(PathBuf::as_path))?;
     let made_by = provenance.line();
     let commit_of_runs = args.runs_of.as_deref().unwrap_or(provenance.commit);
+    let interrupted = interrupt_flag();
     let runs = SimulationProgress::new();
     let campaign = Campaign {
         workloads: &workloads,
@@ -132,12 +166,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         part: args.part.unwrap_or((0, 1)),
         time_limit: args.time_limit.0,
         progress: &|run| runs.report(run),
+        interrupted: &interrupted,
         made_by: &made_by,
         commit: commit_of_runs,
         only_stored: args.runs_of.is_some(),
     };
-    let records = campaign.run(&|what, done, of| runs.count_any_run(what, done, of))?;
+    let records = campaign.run(&|what, done, of| runs.count_any_run(what, done, of));
     drop(runs);
+    let explain = |error| explain_interruption(error, args.dir.as_deref(), &provenance.command);
+    let records = records.map_err(explain)?;
     let board = Leaderboard::of(&records, &labels, &policies, args.seeds, reference);
     if board.missing_runs > 0 {
         let dir = args.dir.as_deref().map_or_else(String::new, |dir| dir.display().to_string());
@@ -537,6 +574,7 @@ mod tests {
             part: (0, 1),
             time_limit: std::time::Duration::from_mins(10),
             progress: &|_| {},
+            interrupted: &AtomicBool::new(false),
             made_by: "a test",
             commit: "c",
             only_stored: false,
