@@ -60,7 +60,7 @@ pub(crate) fn comparison(details: &Details, comparison: &Comparison) -> Value {
 /// in its `figures`. `makespan_s` is the time from the first submission to the end of the last job,
 /// and only `figures` has it.
 fn rows(comparison: &Comparison) -> Value {
-    let change = |at| comparison.change(None, at, 0).filter(|_| at > 0);
+    let change = |at| comparison.difference(at, 0).filter(|_| at > 0);
     let completion = |at, group| comparison.mean_over(at, group, makespan_s).known();
     let rows = comparison.variants.iter().zip(&comparison.runs).enumerate();
     let rows = rows.map(|(at, (variant, runs))| {
@@ -78,7 +78,8 @@ fn rows(comparison: &Comparison) -> Value {
             "half_width_s": all.map(|figure| figure.half_width),
             "against_first": change(at).map(|change| json!({
                 "change": change.mean,
-                "half_width": change.half_width,
+                "low": change.low,
+                "high": change.high,
                 "jobs_left_out": comparison.left_out(None, at, 0),
             })),
             "locality": comparison.figure_of(at, report::locality).known().map(|figure| figure.mean),

@@ -17,23 +17,25 @@ use mrcore::{
 use std::fmt::Write as _;
 pub use table::{Cell, Table, change_cell, percent, show, show_change};
 
-/// Returns a table that compares the mean completion time of each policy with that of the first
-/// policy, and shows whether the difference is significant.
+/// Returns a table with the difference of the mean completion time of each policy to that of the first
+/// policy, as in a campaign, and whether its interval shows one.
 pub fn against_first(comparison: &Comparison) -> Table {
     let first = comparison.variants.first().map_or("", |variant| variant.label.as_str());
-    let mut table = Table::new(&[&format!("against {first}"), "mean completion", "verdict"]);
+    let mut table = Table::new(&[&format!("against {first}"), "mean completion (95% interval)", "verdict"]);
     for (at, variant) in comparison.variants.iter().enumerate().skip(1) {
         let left_out = comparison.left_out(None, at, 0);
-        let (shown, verdict) = match comparison.change(None, at, 0) {
+        let (shown, verdict) = match comparison.difference(at, 0) {
             None if comparison.is_stopped(at, 0) => (Cell::from("-"), "a run was stopped by --time-limit"),
             None => (Cell::from("-"), "no job succeeded under both"),
             Some(change) => (
-                Cell::Figure(change, show_change(change)),
-                match change {
-                    Figure { seeds: 0..=1, .. } => "only one seed: the difference may be chance",
-                    change if change.is_insignificant() => "no difference that these seeds can show",
-                    change if change.mean < 0.0 => "faster",
-                    _ => "slower",
+                Cell::change(change.mean, change.interval()),
+                match change.interval() {
+                    None => "only one seed: the difference may be chance",
+                    Some([low, high]) if low <= 0.0 && 0.0 <= high => {
+                        "no difference that these seeds can show"
+                    }
+                    Some([_, high]) if high < 0.0 => "faster",
+                    Some(_) => "slower",
                 },
             ),
         };
