@@ -3,11 +3,11 @@
 use super::{
     provenance::Provenance,
     sim::{
-        FAILURE_TIME_MIN, can_write_all, create_figures_folder, parse_policies, policy_files, write,
-        write_figures,
+        FAILURE_TIME_MIN, can_write_all, create_figures_folder, create_folder, parse_policies, policy_files,
+        write, write_figures,
     },
 };
-use crate::output::{self, SimulationProgress, Usage, whole_number};
+use crate::output::{self, SimulationProgress, Usage, positive_time, whole_number};
 use anyhow::{Context, Result, bail};
 use daemon::Period;
 use serde::Serialize;
@@ -79,7 +79,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "I/N", requires = "dir", value_parser = parse_part)]
     part: Option<(usize, usize)>,
     /// Real time after which a run is stopped; its active jobs count as unfinished
-    #[arg(long, value_name = "TIME", default_value = "30m")]
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = positive_time)]
     time_limit: Period,
     /// Write the scores (CSV) to this file
     #[arg(long, value_name = "FILE")]
@@ -150,8 +150,17 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
         bail!(Usage(format!("--reference {reference} is not among the policies: {}", policies.join(", "))));
     }
     let files: Vec<PathBuf> = files.into_iter().chain(policy_files(&variants)).collect();
-    can_write_all(args.report.iter().chain(&args.csv), &files)?;
-    args.figures.as_deref().map_or(Ok(()), |folder| create_figures_folder(folder, &files))?;
+    can_write_all(&[("--report", &args.report), ("--csv", &args.csv)], &files)?;
+    match &args.dir {
+        Some(dir) if args.runs_of.is_some() && !dir.is_dir() => {
+            bail!(Usage(format!("--dir {}: there is no such folder, so it has no results", dir.display())));
+        }
+        Some(dir) => create_folder("--dir", dir)?,
+        None => {}
+    }
+    if let Some(folder) = &args.figures {
+        create_figures_folder(folder, &files, &figure_names(&labels))?;
+    }
     let provenance = Provenance::of_this_process().with_files(files.iter().map(PathBuf::as_path))?;
     let made_by = provenance.line();
     let commit_of_runs = args.runs_of.as_deref().unwrap_or(provenance.commit);
@@ -195,7 +204,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
         write(path, &page(&made_by, &board, &sizes))?;
     }
     if let Some(folder) = &args.figures {
-        write_figures(folder, &made_by, figures(&board))?;
+        write_figures(folder, &made_by, figures(&board, &labels))?;
     }
     if args.json {
         output::json(&json!({
@@ -301,16 +310,20 @@ fn archived_tables(board: &Leaderboard) -> Vec<serde_json::Value> {
     workloads.chain([report::archive::table(SUMMARY, &board.summary())]).collect()
 }
 
+/// Returns the names of the charts for a paper: of all workloads, then of each.
+fn figure_names(workloads: &[&str]) -> Vec<String> {
+    // The number distinguishes workloads whose names differ only in other characters.
+    let one =
+        |(at, workload): (usize, &&str)| format!("slowdown-{}-{}", at + 1, report::file_name_part(workload));
+    std::iter::once("completion".to_owned()).chain(workloads.iter().enumerate().map(one)).collect()
+}
+
 /// Returns the names and contents of the charts for a paper.
-fn figures(board: &Leaderboard) -> Vec<(String, String)> {
+fn figures(board: &Leaderboard, workloads: &[&str]) -> Vec<(String, String)> {
     let layout = &report::svg::COLUMN;
-    let mut files = vec![("completion".to_owned(), board.completion_chart(layout))];
-    for (at, (workload, chart)) in board.charts(layout).into_iter().enumerate() {
-        // The number distinguishes workloads whose names differ only in other characters.
-        let name = report::file_name_part(&workload);
-        files.push((format!("slowdown-{}-{name}", at + 1), chart));
-    }
-    files
+    let slowdowns = board.charts(layout).into_iter().map(|(_, chart)| chart);
+    let charts = std::iter::once(board.completion_chart(layout)).chain(slowdowns);
+    figure_names(workloads).into_iter().zip(charts).collect()
 }
 
 /// Returns the scores of all workloads as CSV, with the offered load of each in the first seed. The
@@ -350,7 +363,7 @@ fn open_workloads(list: &str, seeds: u64) -> Result<(Vec<CampaignWorkload>, Vec<
     let (mut workloads, mut files) = (Vec::new(), Vec::new());
     for (label, (request, failures_s)) in wanted {
         files.extend(request.files().map(Path::to_path_buf));
-        let case = super::sim::open_case(&request, seeds, request.faults.as_deref())?;
+        let case = super::sim::open_case(&request, seeds, Some(&label))?;
         workloads.push(CampaignWorkload { label, case, failures_s });
     }
     Ok((workloads, files))
@@ -515,13 +528,15 @@ mod tests {
             ("gridmix[nodes=x]", "nodes=x is not valid: it must be a number"),
             ("gridmix[nodes=-3]", "nodes=-3 is not valid: it must be a whole number of at least 0"),
             ("gridmix[jobs=2.5]", "jobs=2.5 is not valid: it must be a whole number of at least 0"),
-            ("gridmix[load=-1]", "a load of -1 is not valid: it must be above 0"),
+            ("gridmix[load=-1]", "--workloads gridmix[load=-1]: --load -1 is not valid: it must be above 0"),
             ("gridmix[nodes]", "nodes has no value"),
             ("gridmix[node=3]", "unknown option node"),
             ("gridmix[nodes=3;nodes=4]", "nodes is given twice"),
             ("gridmix[", "not a list"),
             ("", "not a list"),
-            ("nothing", "unknown workload"),
+            ("nothing", "--workloads nothing: unknown workload"),
+            ("no.tsv", "--workloads no.tsv: no.tsv: there is no such file"),
+            ("gridmix[cluster=no]", "--workloads gridmix[cluster=no]: --cluster no: there is no such file"),
             ("hsrtf[load=0.5]", "takes no --load"),
             ("gridmix[mtbf=2h]", "mtbf and mttr are given together"),
             ("gridmix[mtbf=0s;mttr=1m]", "mtbf=0s: the time must be at least 1s"),

@@ -1,7 +1,10 @@
 //! Parses scenario files. Errors contain the line of the file.
 
 use super::{Daemons, JobMark, JobRef, NodeRef, Scenario, ScenarioAction, Step, When};
-use crate::fault;
+use crate::{
+    fault,
+    toml_file::{self, line_at},
+};
 use mrcore::{Span, ids::JobId};
 use serde::Deserialize;
 use toml::Spanned;
@@ -50,14 +53,10 @@ struct StepRecord {
 
 /// Parses a scenario file.
 pub fn parse(text: &str) -> Result<Scenario, ScenarioFileError> {
-    let line_of = |at: usize| text.get(..at).map_or(1, |before| before.split('\n').count());
-    let file: File = toml::from_str(text).map_err(|error| {
-        let line = line_of(error.span().map_or(0, |span| span.start));
-        ScenarioFileError { line, what: error.message().replace('\n', " ") }
-    })?;
+    let file: File = toml_file::parse(text).map_err(|(line, what)| ScenarioFileError { line, what })?;
     let mut scenario = Scenario::default();
     for record in file.step {
-        let line = line_of(record.span().start);
+        let line = line_at(text, record.span().start);
         let step = parse_step(line, record.get_ref()).map_err(|what| ScenarioFileError { line, what })?;
         if scenario.steps.is_empty() && step.action.node() == Some(&NodeRef::Same) {
             let what =
@@ -67,7 +66,7 @@ pub fn parse(text: &str) -> Result<Scenario, ScenarioFileError> {
         scenario.steps.push(step);
     }
     for fault in file.fault {
-        let line = line_of(fault.span().start);
+        let line = line_at(text, fault.span().start);
         let fault = fault.get_ref().read().map_err(|what| ScenarioFileError { line, what })?;
         scenario.faults.push(fault);
         scenario.fault_lines.push(line);

@@ -75,7 +75,7 @@ fn malformed_steps_are_rejected_with_their_line() {
     let kill = "do = \"kill\"\nnode = \"node2\"";
     let cases = [
         ("x = 1", 1, "unknown field"),
-        ("[[step]]\nat = 5\ndo = \"kill\"", 2, "expected a string"),
+        ("[[step]]\nat = 5\ndo = \"kill\"", 2, "at: invalid type: integer `5`, expected a string"),
         ("\n[[step]]\ndo = \"kill\"\nnode = \"node2\"", 2, "`at` or `when` is missing"),
         (&format!("[[step]]\nat = \"5s\"\nwhen = \"job 1 ended\"\n{kill}"), 1, "only one of the two"),
         (&format!("[[step]]\nat = \"soon\"\n{kill}"), 1, "at = \"soon\" is not a time"),
@@ -113,7 +113,8 @@ fn malformed_steps_are_rejected_with_their_line() {
         ("[[fault]]\nat_s = 1.0\nwhat = \"rack\"\nrack = 1\nnode = 1", 1, "rack takes no node"),
         ("[[fault]]\nat_s = 1.0\nwhat = \"stop\"\nfactor = 2.0", 1, "stop takes no factor"),
         ("[[fault]]\nat_s = 1.0\nwhat = \"slow\"\nnode = 1", 1, "slow: factor is missing"),
-        ("[[fault]]\nat_s = 1.0\nwhat = \"slow\"\nnode = 1\nfactor = 0.0", 1, "not above 0"),
+        ("[[fault]]\nat_s = 1.0\nwhat = \"slow\"\nnode = 1\nfactor = 0.0", 1, "must be at least 1"),
+        ("[[fault]]\nat_s = 1.0\nwhat = \"slow\"\nnode = 1\nfactor = 0.5", 1, "factor = 0.5 is not valid"),
     ];
     for (text, line, why) in cases {
         let error = parse(text).expect_err(text);
