@@ -46,7 +46,8 @@ const EXIT_INTERRUPTED: i32 = 130;
     mrctl compare --policies fair,coda --workloads laptop-hsrtf --seeds 3 --real\n\n\
     Options of a workload, in brackets: nodes, map-slots, reduce-slots, cluster,\n\
     jobs, gap, load, scale, trace-nodes, profiles, faults, mtbf, mttr; they are\n\
-    those of `mrctl sim`. Values separated by | give every combination.\n\
+    those of `mrctl sim`, gap in seconds. Values separated by | give every\n\
+    combination. docs/research/simulator.md has the columns and their units.\n\
     `mrctl lab compare` is the same command.")]
 pub(crate) struct Args {
     /// Policies, separated by commas, with parameters in brackets; LABEL=POLICY gives one a label.

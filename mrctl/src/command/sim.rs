@@ -95,11 +95,12 @@ struct Compare {
     /// Mean seconds between jobs, for synthetic workloads
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     gap: Option<f64>,
-    /// Offered load of the busier phase, such as 0.8; changes the times between jobs
+    /// Offered load of the busier phase, such as 0.8 (1 is all its slots); changes the times between
+    /// jobs
     #[arg(long, value_name = "LOAD", allow_negative_numbers = true)]
     load: Option<f64>,
     /// Factor for the bytes of a SWIM trace [default: nodes / nodes of the trace]
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, value_name = "FACTOR", allow_negative_numbers = true)]
     scale: Option<f64>,
     /// Nodes of the cluster of a SWIM trace [default: 3000 for FB-2010, otherwise 600]
     #[arg(long, value_name = "NODES", allow_negative_numbers = true)]
@@ -113,10 +114,10 @@ struct Compare {
     /// Fault scenario (TOML), as for `mrctl chaos run`
     #[arg(long, value_name = "FILE")]
     faults: Option<PathBuf>,
-    /// Mean time between failures of a machine, drawn at random for each seed
+    /// Mean time between failures of a machine, such as 2h, drawn at random for each seed
     #[arg(long, value_name = "TIME", requires = "mttr", conflicts_with = "faults")]
     mtbf: Option<Period>,
-    /// Mean time until a failed machine is back
+    /// Mean time until a failed machine is back, such as 10m
     #[arg(long, value_name = "TIME", requires = "mtbf")]
     mttr: Option<Period>,
     /// File of profiles (TOML); they replace built-in ones of the same name

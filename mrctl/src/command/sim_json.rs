@@ -291,6 +291,39 @@ mod tests {
     }
 
     #[test]
+    fn columns_and_keys_of_results_are_documented_with_their_units() {
+        let page = include_str!("../../../docs/research/simulator.md");
+        let request = Request { workload: "gridmix".into(), jobs: Some(2), ..Request::default() };
+        let case = sim::catalog::open(&request).expect("a name");
+        let experiment = Experiment {
+            setup: case.setup,
+            faults: None,
+            workload: &case.workload,
+            users: Vec::new(),
+            variants: vec![Variant::plain("fifo"), Variant::plain("fair")],
+            seeds: 1..2,
+            limit: None,
+            alone: true,
+            monitor: None,
+        };
+        let comparison = experiment.run().expect("it runs");
+        for column in &report::summary(&comparison).head[1..] {
+            let units = [", mean s", " slot-seconds", " s"];
+            let name = units.iter().find_map(|unit| column.strip_suffix(unit)).unwrap_or(column);
+            let is_name = |cell: &str| cell.contains(&format!("`{name}`"));
+            let mut rows = page.lines().map(|line| line.split(" | ").collect::<Vec<_>>());
+            let has_unit = |row: &Vec<&str>| matches!(row[..], [first, "s" | "%" | "ratio" | "jobs" | "slots" | "slot-seconds", _] if is_name(first));
+            assert!(rows.any(|row| has_unit(&row)), "{column} has no row with a unit");
+        }
+        let rows = rows(&comparison);
+        let keys = |of: &Value| of.as_object().expect("an object").keys().cloned().collect::<Vec<_>>();
+        let (row, against) = (&rows[0], &rows[1]["against_first"]);
+        for key in [keys(row), keys(&row["figures"]), keys(&row["jobs"][0]), keys(against)].concat() {
+            assert!(page.contains(&format!("`{key}`")), "{key} is not documented");
+        }
+    }
+
+    #[test]
     fn json_keys_are_unique() {
         let profiles = profile::built_in();
         let experiment = Experiment {
