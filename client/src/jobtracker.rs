@@ -246,11 +246,15 @@ impl JobTracker {
         Ok(self.answer(|| "the submission".into(), rpc::submit, message).await?.job)
     }
 
-    /// Kills a job.
-    pub async fn kill(&self, job: &str) -> Result<()> {
-        let message = pb::KillRequest { request_id: new_request_id(), job: job.into() };
-        self.answer(|| format!("the request to kill {job}"), rpc::kill, message).await?;
-        Ok(())
+    /// Kills a job. Returns its status afterwards.
+    pub async fn kill(&self, id: &str) -> Result<Job> {
+        let message = pb::KillRequest { request_id: new_request_id(), job: id.into() };
+        self.answer(|| format!("the request to kill {id}"), rpc::kill, message).await?;
+        // The JobTracker may die between the two: the job is killed, and the command must say so.
+        let message = pb::JobRequest { job: id.into() };
+        Ok(job(self
+            .answer(|| format!("the query of {id} after the request to kill it"), rpc::job, message)
+            .await?))
     }
 
     /// Requests the preemption of an attempt. [`JobTracker::resume`] resumes a paused task. The

@@ -126,7 +126,7 @@ pub enum CatalogError {
         names()
     )]
     Unknown { name: String },
-    #[error("{path}: there is no such file")]
+    #[error("{path}: there is no such file or folder")]
     NoFile { path: String },
     #[error(
         "{path}: unknown kind of workload: the name must end in .tsv (SWIM), .json (Rumen) or .jsonl (job history), each also with .gz"
@@ -134,11 +134,11 @@ pub enum CatalogError {
     Kind { path: String },
     #[error("{workload} takes no --{flag}: {why}")]
     NoUse { workload: String, flag: &'static str, why: &'static str },
-    #[error("{path}: {source}")]
-    Unreadable { path: String, source: std::io::Error },
+    #[error("{file}: {why}")]
+    File { file: String, why: String },
     #[error(transparent)]
     Trace(#[from] TraceError),
-    #[error("{path}: {bad}")]
+    #[error("{path}:{bad}")]
     Profiles { path: String, bad: ProfileError },
     #[error("{path}: it has {given}, but {workload} uses only {used}: give profiles with these names")]
     UnusedProfiles { path: String, given: String, workload: String, used: String },
@@ -155,8 +155,8 @@ pub enum CatalogError {
     Load { load: f64, why: &'static str },
     #[error("give either --{one} or --{other}")]
     Both { one: &'static str, other: &'static str },
-    #[error("{what} of {value} is not valid: it must be {wanted}")]
-    Number { what: &'static str, value: String, wanted: &'static str },
+    #[error("--{flag} {value} is not valid: it must be {wanted}")]
+    Number { flag: &'static str, value: String, wanted: &'static str },
 }
 
 fn names() -> String {
@@ -278,7 +278,7 @@ pub fn profiles(path: Option<&Path>) -> Result<Profiles, CatalogError> {
 
 fn read_profiles(path: &Path) -> Result<Profiles, CatalogError> {
     let bad = |bad| CatalogError::Profiles { path: path.display().to_string(), bad };
-    profile::parse(&read_text(path)?).map_err(bad)
+    profile::parse(&read_text("--profiles", path)?).map_err(bad)
 }
 
 /// Checks that a workload uses at least one profile of a file.
@@ -294,13 +294,17 @@ fn check_profiles(path: &Path, workload: &str) -> Result<(), CatalogError> {
     Err(CatalogError::UnusedProfiles { path, given, workload, used: used.join(", ") })
 }
 
-/// Reads a text file.
-fn read_text(path: &Path) -> Result<String, CatalogError> {
-    if !path.exists() {
-        return Err(CatalogError::NoFile { path: path.display().to_string() });
+/// Reads the text file that a flag names; an empty flag is an argument.
+fn read_text(flag: &str, path: &Path) -> Result<String, CatalogError> {
+    let bad = |why: &str| {
+        let file = format!("{flag} {}", path.display()).trim_start().to_owned();
+        CatalogError::File { file, why: why.to_owned() }
+    };
+    match std::fs::read_to_string(path) {
+        _ if !path.exists() => Err(bad("there is no such file")),
+        _ if path.is_dir() => Err(bad("this is a folder: give a file")),
+        read => read.map_err(|error| bad(&error.to_string())),
     }
-    let unreadable = |source| CatalogError::Unreadable { path: path.display().to_string(), source };
-    std::fs::read_to_string(path).map_err(unreadable)
 }
 
 /// Checks that each job can run: that a phase in which it has tasks has slots.
@@ -335,13 +339,18 @@ fn check_load(load: f64, workload: &Workload, setup: &Setup) -> Result<(), Catal
 
 fn read_cluster(path: &Path) -> Result<ClusterFile, CatalogError> {
     let bad = |bad| CatalogError::Cluster { path: path.display().to_string(), bad };
-    ClusterFile::parse(&read_text(path)?).map_err(bad)
+    ClusterFile::parse(&read_text("--cluster", path)?).map_err(bad)
 }
 
-/// Reads a scenario file.
-pub fn read_scenario(path: &Path) -> Result<Scenario, CatalogError> {
+/// Reads the scenario file that a flag names; an empty flag is an argument.
+pub fn read_scenario(flag: &str, path: &Path) -> Result<Scenario, CatalogError> {
     let bad = |bad| CatalogError::Scenario { path: path.display().to_string(), bad };
-    scenario::parse(&read_text(path)?).map_err(bad)
+    let scenario = scenario::parse(&read_text(flag, path)?).map_err(bad)?;
+    if scenario.steps.is_empty() && scenario.faults.is_empty() {
+        let what = "the file has no [[step]] and no [[fault]], so nothing would happen: add one".into();
+        return Err(bad(ScenarioFileError { line: 1, what }));
+    }
+    Ok(scenario)
 }
 
 fn uniform_cluster(nodes: u32, map: u32, reduce: u32) -> Setup {
@@ -394,7 +403,7 @@ pub fn open(request: &Request) -> Result<Case, CatalogError> {
         case.workload = Box::new(move |seed| workload(seed).with_load(load, &setup));
     }
     if let Some(path) = &request.faults {
-        let scenario = read_scenario(path)?;
+        let scenario = read_scenario("--faults", path)?;
         let bad = |bad| CatalogError::Scenario { path: path.display().to_string(), bad };
         let racks: Vec<u32> = case.setup.machines.iter().map(|machine| machine.rack).collect();
         scenario.validate(&racks, (case.workload)(1).jobs.len()).map_err(bad)?;
@@ -403,42 +412,50 @@ pub fn open(request: &Request) -> Result<Case, CatalogError> {
     Ok(case)
 }
 
+/// Maximum offered load. All jobs of a trace arrive within seconds far below it.
+const LOAD_MAX: f64 = 1000.0;
+
 /// Maximum number of jobs of a generated workload.
 const JOBS_MAX: u32 = 100_000;
 
 /// Checks that the numeric options are in their range and that all options apply to the workload.
 fn check_request(request: &Request) -> Result<(), CatalogError> {
     let whole = [
-        ("a number of nodes", request.nodes),
-        ("a number of map slots", request.map_slots),
-        ("a number of jobs", request.jobs),
-        ("a number of nodes of the trace", request.trace_nodes),
+        ("nodes", request.nodes),
+        ("map-slots", request.map_slots),
+        ("jobs", request.jobs),
+        ("trace-nodes", request.trace_nodes),
     ];
-    for (what, value) in whole {
+    for (flag, value) in whole {
         if value == Some(0) {
-            return Err(CatalogError::Number { what, value: "0".into(), wanted: "at least 1" });
+            return Err(CatalogError::Number { flag, value: "0".into(), wanted: "at least 1" });
         }
     }
     let most = [
-        ("a number of nodes", request.nodes, MACHINES_MAX, "at most 100000"),
-        ("a number of jobs", request.jobs, JOBS_MAX, "at most 100000"),
-        ("a number of map slots", request.map_slots, SLOTS_MAX, "at most 10000"),
-        ("a number of reduce slots", request.reduce_slots, SLOTS_MAX, "at most 10000"),
+        ("nodes", request.nodes, MACHINES_MAX, "at most 100000"),
+        ("jobs", request.jobs, JOBS_MAX, "at most 100000"),
+        ("map-slots", request.map_slots, SLOTS_MAX, "at most 10000"),
+        ("reduce-slots", request.reduce_slots, SLOTS_MAX, "at most 10000"),
     ];
-    for (what, value, max, wanted) in most {
+    for (flag, value, max, wanted) in most {
         if let Some(value) = value.filter(|value| *value > max) {
-            return Err(CatalogError::Number { what, value: value.to_string(), wanted });
+            return Err(CatalogError::Number { flag, value: value.to_string(), wanted });
         }
     }
-    for (what, value) in [("a gap", request.gap_s), ("a scale", request.scale), ("a load", request.load)] {
+    let above = [("gap", request.gap_s), ("scale", request.scale), ("load", request.load)];
+    for (flag, value) in above {
         if let Some(value) = value.filter(|value| !(value.is_finite() && *value > 0.0)) {
-            return Err(CatalogError::Number { what, value: value.to_string(), wanted: "above 0" });
+            return Err(CatalogError::Number { flag, value: value.to_string(), wanted: "above 0" });
         }
+    }
+    if let Some(load) = request.load.filter(|load| *load > LOAD_MAX) {
+        let wanted = "at most 1000, where 1 is all slots of the busier phase";
+        return Err(CatalogError::Number { flag: "load", value: load.to_string(), wanted });
     }
     let jobs = f64::from(request.jobs.unwrap_or(1));
     if let Some(gap_s) = request.gap_s.filter(|gap_s| check_time_range(gap_s * jobs).is_err()) {
         let wanted = "short enough that all jobs arrive within ten years";
-        return Err(CatalogError::Number { what: "a gap", value: gap_s.to_string(), wanted });
+        return Err(CatalogError::Number { flag: "gap", value: gap_s.to_string(), wanted });
     }
     check_options_apply(request)
 }
@@ -635,7 +652,7 @@ mod tests {
             open(request).map(|_| ()).expect_err("the request must be refused").to_string()
         };
         assert!(refused(&request("fsc")).contains("fcs-map-heavy"));
-        assert_eq!(refused(&request("fsc.tsv")), "fsc.tsv: there is no such file");
+        assert_eq!(refused(&request("fsc.tsv")), "fsc.tsv: there is no such file or folder");
         let asked = Request { jobs: Some(5), ..request("hsrtf") };
         assert_eq!(refused(&asked), "hsrtf takes no --jobs: its jobs are fixed");
         let asked = Request { jobs: Some(99_999_999), ..request("gridmix") };
@@ -714,6 +731,19 @@ mod tests {
         assert_eq!(effect(path), SeedEffect::Nothing, "users differ, but jobs and arrivals do not");
         let warning = SeedEffect::Nothing.warning(path).expect("a warning");
         assert!(warning.contains("too few jobs"), "{warning}");
+    }
+
+    #[test]
+    fn scenario_without_steps_and_faults_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("faults.toml");
+        for text in ["", "# a comment\n", "step = []\n"] {
+            std::fs::write(&path, text).expect("a disk");
+            let asked = Request { faults: Some(path.clone()), ..request("hsrtf") };
+            let error = open(&asked).map(|_| ()).expect_err("nothing would happen").to_string();
+            let wanted = format!("{}:1: the file has no [[step]] and no [[fault]]", path.display());
+            assert!(error.starts_with(&wanted), "{error}");
+        }
     }
 
     #[test]

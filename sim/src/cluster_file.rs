@@ -24,7 +24,10 @@
 //! together. Each running attempt takes `task_memory_mb` from it (1000), and the rest is the cache,
 //! which then also holds checkpoints and spilled data.
 
-use crate::setup::{MACHINES_PER_RACK, Machine, Setup};
+use crate::{
+    setup::{MACHINES_PER_RACK, Machine, Setup},
+    toml_file::{self, line_at},
+};
 use mrcore::{Config, PerPhase, Span};
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -64,11 +67,6 @@ struct MachineRecord {
     task_memory_mb: Option<Spanned<f64>>,
     nic_mbps: Option<Spanned<f64>>,
     rack: Option<u32>,
-}
-
-/// Returns the line, counted from 1, at an offset in the text.
-fn line_at(text: &str, offset: usize) -> usize {
-    text.get(..offset).map_or(1, |before| before.matches('\n').count() + 1)
 }
 
 /// Refuses a value that is not in its range.
@@ -114,17 +112,7 @@ impl MachineRecord {
 impl ClusterFile {
     /// Parses a file. The error is one line that begins with the number of the line in the file.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let file: Self = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(1, |span| line_at(text, span.start));
-            let message = error.message().replace('\n', " ");
-            // A message about a value does not have its key.
-            let key =
-                text.lines().nth(line - 1).and_then(|text| text.split_once('=')).map(|(key, _)| key.trim());
-            match key.filter(|key| !message.contains(key)) {
-                Some(key) => format!("{line}: {key}: {message}"),
-                None => format!("{line}: {message}"),
-            }
-        })?;
+        let file: Self = toml_file::parse(text).map_err(|(line, what)| format!("{line}: {what}"))?;
         const RATES: (f64, f64) = (1e-3, 1e9);
         check(text, "replication", file.replication.as_ref(), (1, 1000))?;
         check(text, "output_replication", file.output_replication.as_ref(), (0, 1000))?;

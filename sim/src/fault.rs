@@ -37,7 +37,7 @@ pub enum FaultKind {
     FrozenTracker { node: u32 },
     /// The process of the DataNode is frozen. Used only by scenarios.
     FrozenDatanode { node: u32 },
-    /// A machine computes slower by this factor.
+    /// A machine computes slower by this factor, which is at least 1.
     Slow { node: u32, factor: f64 },
     /// Messages between a tracker and the JobTracker are lost in both directions. Other daemons can
     /// still reach the tracker.
@@ -137,10 +137,12 @@ impl FaultRecord {
 
     fn factor(&self) -> Result<f64, String> {
         let factor = self.factor.ok_or("slow: factor is missing, for example factor = 3.0")?;
-        if factor.is_finite() && factor > 0.0 {
+        if factor.is_finite() && factor >= 1.0 {
             return Ok(factor);
         }
-        Err(format!("slow: factor = {factor} is not above 0"))
+        Err(format!(
+            "slow: factor = {factor} is not valid: it must be at least 1, because the times of tasks are multiplied by it; the key speed of a cluster file makes machines faster"
+        ))
     }
 }
 

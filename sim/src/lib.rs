@@ -25,6 +25,7 @@ pub mod repro;
 pub mod rng;
 pub mod scenario;
 pub mod setup;
+mod toml_file;
 pub mod trial;
 pub mod workload;
 pub mod world;

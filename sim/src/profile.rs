@@ -4,8 +4,10 @@
 //! The run time of a task is computed from its bytes and a profile. The built-in profiles are in
 //! `profiles.toml`. A profile file of the user has the same form and overrides them by name.
 
+use crate::toml_file::{self, line_at};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use toml::Spanned;
 
 /// Rates and selectivities of one program.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -29,10 +31,13 @@ pub struct Profile {
 /// Profiles by name of the program.
 pub type Profiles = BTreeMap<String, Profile>;
 
-/// Why a file of profiles cannot be used.
+/// Why a file of profiles cannot be used, with the line of the file.
 #[derive(Debug, thiserror::Error)]
-#[error("profiles: {0}")]
-pub struct ProfileError(String);
+#[error("{line}: {what}")]
+pub struct ProfileError {
+    line: usize,
+    what: String,
+}
 
 /// A profile as written in a file. Missing fields are taken from the built-in profile of that name.
 #[derive(Deserialize)]
@@ -78,12 +83,13 @@ pub fn parse(text: &str) -> Result<Profiles, ProfileError> {
 
 /// Parses TOML. Missing fields are taken from the profiles in `base`.
 fn parse_over(text: &str, base: &Profiles) -> Result<Profiles, ProfileError> {
-    let given: BTreeMap<String, ProfileRecord> =
-        toml::from_str(text).map_err(|error| ProfileError(error.to_string().trim().replace('\n', " ")))?;
+    let given: BTreeMap<String, Spanned<ProfileRecord>> =
+        toml_file::parse(text).map_err(|(line, what)| ProfileError { line, what })?;
     let mut profiles = Profiles::new();
     for (name, given) in given {
-        let bad = |what: String| ProfileError(format!("{name}: {what}"));
-        let profile = given.complete_with(base.get(&name)).map_err(bad)?;
+        let line = line_at(text, given.span().start);
+        let bad = |what: String| ProfileError { line, what: format!("{name}: {what}") };
+        let profile = given.into_inner().complete_with(base.get(&name)).map_err(bad)?;
         profile.check().map_err(bad)?;
         profiles.insert(name, profile);
     }
@@ -132,6 +138,18 @@ mod tests {
             render(&BTreeMap::from([("x".to_owned(), Profile { map_mbps: 0.0, ..built_in()["wordcount"] })]));
         let error = parse(&text).expect_err("a rate of 0").to_string();
         assert!(error.contains("x: map_mbps = 0"), "{error}");
+        let error = parse("\n[wordcount]\nmap_mbps = -1").expect_err("below 0").to_string();
+        assert!(error.starts_with("2: wordcount: map_mbps = -1 is not valid"), "{error}");
+        for (text, wanted) in [
+            ("[wordcount]\nmap_mbps = \"a\"", "2: map_mbps: invalid type: string \"a\""),
+            ("[wordcount]\nmap_mbps = ", "2: map_mbps: "),
+            ("[wordcount]\nnone = 1", "2: unknown field `none`"),
+        ] {
+            let error = parse(text).expect_err(wanted).to_string();
+            assert!(error.starts_with(wanted), "{error}");
+            let has_line_again = error.contains("line 2") || error.contains("2 |");
+            assert!(!has_line_again && error.lines().count() == 1, "{error}");
+        }
         let error = parse("[x]\nmap_mbps = 1").expect_err("more is needed").to_string();
         assert!(error.contains("x: map_out is missing"), "{error}");
         let part = parse("[wordcount]\nmap_mbps = 1").expect("the rest is built in")["wordcount"];

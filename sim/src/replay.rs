@@ -193,7 +193,7 @@ pub fn as_it_was(
     progress: &(dyn Fn(RunProgress<'_>) + Sync),
 ) -> Result<Comparison, ExperimentError> {
     let machines = machines(&history, PerPhase::default(), 0);
-    let setup = replay_setup(history.slots, machines, Vec::new());
+    let setup = replay_setup(&history, machines, Vec::new());
     let (workload, _) = history.succeeded();
     let ids: Vec<JobId> = history.real.iter().filter(|real| real.succeeded).map(|real| real.id).collect();
     let alone = vec![job_times_alone(&setup, &workload, &ids, &monitor(time_limit, progress))?];
@@ -219,7 +219,7 @@ pub fn replay(
     let workload = |_| workload.clone();
     let as_it_was = machines(history, what.real_slots(history), 0);
     let monitor = monitor(what.time_limit, progress);
-    let setup = replay_setup(history.slots, as_it_was, tracker_loss_faults(history));
+    let setup = replay_setup(history, as_it_was, tracker_loss_faults(history));
     let before = experiment(&workload, setup, vec![what.ran.clone()], &monitor).run_watched(watch)?;
     if before.runs[0][0].stopped {
         return Err(ExperimentError::ReplayStopped);
@@ -265,7 +265,7 @@ pub fn explain(
 fn changed_setup(history: &History, what: &ReplayRequest) -> Setup {
     let machines = machines(history, what.slots, what.nodes);
     let lost = tracker_loss_faults(history).into_iter().chain(what.faults.iter().cloned()).collect();
-    replay_setup(history.slots, machines, lost)
+    replay_setup(history, machines, lost)
 }
 
 /// Returns the machines of a history, ordered by name. If `more` is positive, adds copies of the
@@ -309,8 +309,10 @@ fn tracker_loss_faults(history: &History) -> Vec<Fault> {
 
 /// Returns a setup in which starting a task takes no time, because the task times in a history
 /// include the start.
-fn replay_setup(slots: PerPhase<u32>, machines: Vec<Machine>, faults: Vec<Fault>) -> Setup {
-    let mut setup = Setup::even(machines.len() as u32, slots, "fifo");
+fn replay_setup(history: &History, machines: Vec<Machine>, faults: Vec<Fault>) -> Setup {
+    let mut setup = Setup::even(machines.len() as u32, history.slots, "fifo");
+    let added = (1..).map(|number| format!("added{number}")).filter(|name| !history.trackers.contains(name));
+    setup.node_names = history.trackers.iter().cloned().chain(added).take(machines.len()).collect();
     (setup.machines, setup.faults) = (machines, faults);
     setup.costs.start = Span(0);
     setup
@@ -546,6 +548,28 @@ mod tests {
             before > 1.8 * after,
             "with two slots the maps should take half of {before} s, not {after} s"
         );
+    }
+
+    #[test]
+    fn nodes_of_a_replay_have_the_names_of_the_history() {
+        let history = two_maps_on_one_slot(10);
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let what = ReplayRequest { nodes: 1, others: vec![Variant::plain("fair")], ..empty_request() };
+        let recording = Recording { folder: folder.path(), made_by: "a test", variant: 1 };
+        let replay = replay(&history, &what, &|_| {}, &|_| {}, Some(recording)).expect("it runs");
+        let read = crate::workload::history::read(folder.path()).expect("a history");
+        assert_eq!(read.trackers, ["added1", "node1"]);
+        let explanation = explain(&history, &what, Subject::Job(JobId(1)), Span::secs(5), &|_| {});
+        let events = explanation.expect("it runs").recent_events;
+        let trackers: Vec<&str> = events.iter().map(|(_, event)| event.tracker.as_str()).collect();
+        assert!(trackers.contains(&"node1") && trackers.contains(&"added1"), "{trackers:?}");
+        assert!(events.iter().any(|(_, event)| event.text.contains(" started on node1")), "{events:?}");
+        // The names change nothing else.
+        let (workload, _) = history.succeeded();
+        let numbered = Setup { node_names: Vec::new(), ..changed_setup(&history, &what) };
+        let (jobs, others) = (|_| workload.clone(), what.others.clone());
+        let numbered = experiment(&jobs, numbered, others, &|_| true);
+        assert_eq!(numbered.run().expect("it runs").runs[0][0].hash, replay.comparison.runs[1][0].hash);
     }
 
     #[test]

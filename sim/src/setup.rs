@@ -23,11 +23,6 @@ pub(crate) const RANDOM: &str = "random";
 /// Number of machines in a rack, unless a cluster file sets the racks.
 pub(crate) const MACHINES_PER_RACK: usize = 40;
 
-/// Returns the name of a machine and of its tracker.
-pub(crate) fn node_name(at: usize) -> String {
-    format!("n{at}")
-}
-
 /// Returns the CPU time of this thread. Unlike real time it does not include waits for a core that
 /// other runs use.
 pub(crate) fn thread_cpu_time() -> Duration {
@@ -117,6 +112,8 @@ impl Default for Costs {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setup {
     pub machines: Vec<Machine>,
+    /// Names of the machines and their trackers; empty for `n0`, `n1` and so on.
+    pub node_names: Vec<String>,
     /// Bytes per second in each direction of the link of a rack.
     pub rack_uplink: f64,
     /// Bytes per second of all shuffles together; `None` for the sum of the network interfaces.
@@ -181,6 +178,7 @@ impl Setup {
         };
         let mut setup = Self {
             machines: (0..nodes).map(machine).collect(),
+            node_names: Vec::new(),
             rack_uplink: 1.25e9,
             fabric: None,
             replication: 3,
@@ -268,7 +266,7 @@ impl Setup {
     /// Describes the cluster for an external policy.
     fn environment(&self) -> Environment {
         let machine = |(at, machine): (usize, &Machine)| MachineLine {
-            tracker: node_name(at),
+            tracker: self.node_name(at),
             rack: machine.rack,
             map_slots: machine.slots.map,
             reduce_slots: machine.slots.reduce,
@@ -280,6 +278,11 @@ impl Setup {
             preemption_timeout_s: self.config.preemption_timeout.as_secs_f64(),
             machines: self.machines.iter().enumerate().map(machine).collect(),
         }
+    }
+
+    /// Returns the name of a machine and of its tracker.
+    pub(crate) fn node_name(&self, at: usize) -> String {
+        self.node_names.get(at).cloned().unwrap_or_else(|| format!("n{at}"))
     }
 
     /// Returns the slots of all machines.

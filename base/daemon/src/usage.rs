@@ -105,6 +105,9 @@ fn describe(error: &clap::Error, command: &Command, words: &[OsString]) -> Optio
         }
         ErrorKind::UnknownArgument => {
             let arg = of(ContextKind::InvalidArg)?;
+            if let Some(negative) = describe_negative_value(&arg, command, words) {
+                return Some(negative);
+            }
             let kind = if arg.starts_with('-') { "unknown flag" } else { "unexpected argument" };
             let near = match flags_that_start_with(&arg, command, words) {
                 flags if flags.is_empty() => near(ContextKind::SuggestedArg),
@@ -128,6 +131,9 @@ fn describe(error: &clap::Error, command: &Command, words: &[OsString]) -> Optio
         // A word after the flags of a command that also has subcommands.
         ErrorKind::ArgumentConflict if of(ContextKind::InvalidSubcommand).is_some() => {
             let word = of(ContextKind::InvalidSubcommand)?;
+            if let Some(negative) = describe_negative_value(&word, command, words) {
+                return Some(negative);
+            }
             let kind = if word.starts_with('-') { "unknown flag" } else { "unexpected argument" };
             format!("{kind} {}", quote_if_needed(&word))
         }
@@ -144,6 +150,25 @@ fn describe(error: &clap::Error, command: &Command, words: &[OsString]) -> Optio
             format!("{} is not UTF-8: give it another name", word.display())
         }
         _ => return None,
+    })
+}
+
+/// Describes a negative value, if the unknown flag `arg` is one: clap reads `-5` in `--copies -5` and
+/// in `--size -5MiB` as a flag.
+fn describe_negative_value(arg: &str, command: &Command, words: &[OsString]) -> Option<String> {
+    if !arg.strip_prefix('-')?.starts_with(|first: char| first.is_ascii_digit()) {
+        return None;
+    }
+    let innermost = subcommands(command, words).last().unwrap_or(command);
+    let takes_value = |flag: &str| {
+        let mut known = innermost.get_arguments().filter(|known| known.get_action().takes_values());
+        flag.strip_prefix("--").is_some_and(|long| known.any(|known| known.get_long() == Some(long)))
+    };
+    let mut pairs = words.windows(2).filter_map(|pair| Some((pair[0].to_str()?, pair[1].to_str()?)));
+    let (flag, value) = pairs.find(|(flag, value)| value.starts_with(arg) && takes_value(flag))?;
+    Some(match range_of(command, words, value) {
+        Some(range) => format!("{flag}: {value} is not {range}"),
+        None => format!("{flag}: {value} is not valid: it must not be negative"),
     })
 }
 
@@ -306,6 +331,11 @@ mod tests {
         for (words, what) in [
             ("copy --copies x a b", "--copies: x is not a whole number from 1 to 64"),
             ("copy --copies=x a b", "--copies: x is not a whole number from 1 to 64"),
+            ("copy --copies -1 a b", "--copies: -1 is not a whole number from 1 to 64"),
+            ("copy a b --seed -1", "--seed: -1 is not valid: it must not be negative"),
+            ("copy --scale -1.5 a b", "--scale: -1.5 is not valid: it must not be negative"),
+            ("copy --size -5MiB a b", "--size: -5MiB is not valid: it must not be negative"),
+            ("copy a -1 b", "unknown flag -1"),
             ("copy --copies 65 a b", "--copies: 65 is not a whole number from 1 to 64"),
             (
                 "copy --copies 99999999999999999999 a b",

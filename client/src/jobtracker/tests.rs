@@ -98,8 +98,8 @@ impl Service for Fake {
         unused()
     }
 
-    async fn job(&self, _: Request<pb::JobRequest>) -> Answer<pb::JobStatus> {
-        unused()
+    async fn job(&self, request: Request<pb::JobRequest>) -> Answer<pb::JobStatus> {
+        self.handle(request.into_inner().job.into_bytes())
     }
 
     async fn watch(&self, _: Request<pb::JobRequest>) -> Answer<Self::WatchStream> {
@@ -147,7 +147,8 @@ async fn requests_without_an_answer_are_repeated_with_the_same_id() {
     client.undrain("node1").await.unwrap();
     client.forget_node("node1").await.unwrap();
     let requests = fake.requests.lock().unwrap();
-    assert_eq!(requests.len(), 12);
+    // After a request to kill a job, its status is queried.
+    assert_eq!(requests.len(), 14);
     let mut ids: Vec<&Vec<u8>> = requests
         .chunks(2)
         .map(|sent| {
@@ -157,7 +158,7 @@ async fn requests_without_an_answer_are_repeated_with_the_same_id() {
         .collect();
     ids.sort_unstable();
     ids.dedup();
-    assert_eq!(ids.len(), 6, "two requests have the same ID");
+    assert_eq!(ids.len(), 7, "two requests have the same ID");
 }
 
 #[tokio::test]

@@ -60,10 +60,13 @@ pub struct Args {
 pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     let file = args.file.display().to_string();
     output::check_local(&args.file)?;
-    let Scenario { steps, faults, .. } = catalog::read_scenario(&args.file).map_err(|error| match error {
-        catalog::CatalogError::Scenario { .. } => Usage(error.to_string()).into(),
-        other => anyhow::Error::new(other),
-    })?;
+    let Scenario { steps, faults, .. } =
+        catalog::read_scenario("", &args.file).map_err(|error| match error {
+            catalog::CatalogError::Scenario { .. } | catalog::CatalogError::File { .. } => {
+                Usage(error.to_string()).into()
+            }
+            other => anyhow::Error::new(other),
+        })?;
     if !faults.is_empty() {
         eprintln!("mrctl: {file}: {} [[fault]] skipped: they are only for the simulator", faults.len());
     }

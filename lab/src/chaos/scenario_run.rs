@@ -218,7 +218,7 @@ impl ScenarioRun {
             JobMark::Submitted => true,
             JobMark::Maps(part) => done(&job.maps, part),
             JobMark::Reduces(part) => done(&job.reduces, part),
-            JobMark::Over => job.has_ended(),
+            JobMark::Ended => job.has_ended(),
         }
     }
 

@@ -45,14 +45,16 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000),
         conflicts_with_all = ["paced", "link"])]
     repeats: u32,
-    /// Bytes of the largest input. The times of submissions and faults are proportional to it
+    /// Size of the largest input, at least 16MiB. The times of submissions and faults are proportional
+    /// to it
     #[arg(long, value_name = "SIZE", default_value_t = daemon::Bytes(real::SIZE), conflicts_with_all = ["paced", "link"])]
     size: daemon::Bytes,
     /// Run trials whose tasks sleep most of the time
     #[arg(long)]
     paced: bool,
     /// Run only the trial of a narrow link (with --only: make it available). SIZE is the rate in
-    /// bytes per second to which the loopback interface has been limited, as in the example below
+    /// bytes per second, at least 1KiB, to which the loopback interface has been limited, as in the
+    /// example below
     #[arg(long, value_name = "SIZE")]
     link: Option<daemon::Bytes>,
     /// Folder for the histories of all jobs, for `mrctl replay` and `mrctl sim calibrate`
@@ -78,13 +80,20 @@ fn find<T: Clone>(known: &[T], name_of: impl Fn(&T) -> &str, only: &[String]) ->
         let names: Vec<&str> = known.iter().map(&name_of).collect();
         let found = known.iter().find(|one| name_of(one) == name).cloned();
         found.ok_or_else(|| {
-            Usage(format!("there is no workload {name:?}: choose from {}", names.join("; "))).into()
+            Usage(format!("--only {name:?}: there is no such workload: choose from {}", names.join("; ")))
+                .into()
         })
     };
     only.iter().map(one).collect()
 }
 
+/// The smallest rate of a narrow link, in bytes per second.
+const LINK_MIN: u64 = 1 << 10;
+
 fn selected_trials(only: &[String], link: Option<daemon::Bytes>) -> Result<Vec<Trial>> {
+    if let Some(bytes) = link.filter(|bytes| bytes.0 < LINK_MIN) {
+        bail!(Usage(format!("--link {bytes}: the rate must be at least 1KiB (each second)")));
+    }
     let linked = link.map(|bytes| narrow_link(bytes.0 as f64));
     if only.is_empty() {
         // The other trials would be slowed down by the limited link.
@@ -172,6 +181,9 @@ async fn run_real(args: &Args) -> Result<(Vec<Comparison>, Value)> {
         if args.only.is_empty() { known } else { find(&known, |workload| workload.name, &args.only)? };
     if args.size.0 < SIZE_MIN {
         bail!(Usage(format!("--size {}: must be at least 16MiB", args.size)));
+    }
+    if let Some(file) = args.histories.as_deref().filter(|path| path.exists() && !path.is_dir()) {
+        bail!(Usage(format!("--histories {}: this is a file: give a folder", file.display())));
     }
     machines::check()?;
     eprintln!("mrctl: starting machines and writing inputs");

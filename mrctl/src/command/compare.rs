@@ -3,18 +3,18 @@
 use super::{
     provenance::Provenance,
     sim::{
-        FAILURE_TIME_MIN, can_write_all, create_figures_folder, parse_policies, policy_files, write,
-        write_figures,
+        FAILURE_TIME_MIN, can_write_all, create_figures_folder, create_folder, parse_policies, policy_files,
+        write, write_figures,
     },
 };
-use crate::output::{self, SimulationProgress, Usage, whole_number};
+use crate::output::{self, SimulationProgress, Usage, positive_time, whole_number};
 use anyhow::{Context, Result, bail};
 use daemon::Period;
 use serde::Serialize;
 use serde_json::{Value, json};
 use sim::{
     Outcome,
-    campaign::{Campaign, CampaignWorkload, Leaderboard},
+    campaign::{Campaign, CampaignError, CampaignWorkload, Leaderboard},
     catalog::{CaseSize, REAL_WORKLOADS, Request},
     experiment::{COMBINATIONS_MAX, Combination, combinations, split_outside_brackets},
     report,
@@ -25,7 +25,14 @@ use std::{
     fmt::Write as _,
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
+
+/// Exit code of a process that Ctrl-C has ended at once.
+const EXIT_INTERRUPTED: i32 = 130;
 
 /// Compare policies on several workloads, with paired statistics
 #[derive(Debug, clap::Args)]
@@ -39,7 +46,8 @@ use std::{
     mrctl compare --policies fair,coda --workloads laptop-hsrtf --seeds 3 --real\n\n\
     Options of a workload, in brackets: nodes, map-slots, reduce-slots, cluster,\n\
     jobs, gap, load, scale, trace-nodes, profiles, faults, mtbf, mttr; they are\n\
-    those of `mrctl sim`. Values separated by | give every combination.\n\
+    those of `mrctl sim`, gap in seconds. Values separated by | give every\n\
+    combination. docs/research/simulator.md has the columns and their units.\n\
     `mrctl lab compare` is the same command.")]
 pub(crate) struct Args {
     /// Policies, separated by commas, with parameters in brackets; LABEL=POLICY gives one a label.
@@ -72,7 +80,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "I/N", requires = "dir", value_parser = parse_part)]
     part: Option<(usize, usize)>,
     /// Real time after which a run is stopped; its active jobs count as unfinished
-    #[arg(long, value_name = "TIME", default_value = "30m")]
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = positive_time)]
     time_limit: Period,
     /// Write the scores (CSV) to this file
     #[arg(long, value_name = "FILE")]
@@ -97,7 +105,33 @@ fn parse_part(text: &str) -> Result<(usize, usize), String> {
     }
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+/// Returns a flag that the first Ctrl-C or SIGTERM sets. The second one ends the process.
+fn interrupt_flag() -> Arc<AtomicBool> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let set = flag.clone();
+    tokio::spawn(async move {
+        daemon::lifecycle::end_signal().await;
+        set.store(true, Ordering::Relaxed);
+        daemon::lifecycle::end_signal().await;
+        std::process::exit(EXIT_INTERRUPTED);
+    });
+    flag
+}
+
+/// Says how an interrupted campaign continues.
+fn explain_interruption(error: CampaignError, dir: Option<&Path>, command: &str) -> anyhow::Error {
+    let CampaignError::Interrupted { done, of } = error else { return error.into() };
+    anyhow::anyhow!(match dir {
+        Some(dir) => format!(
+            "interrupted: {done} of {of} runs are stored in {}; the same command does the others: {command}",
+            dir.display()
+        ),
+        None =>
+            format!("interrupted: {done} of {of} runs were done and none is stored: --dir DIR stores them"),
+    })
+}
+
+pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     check_part(args)?;
     let variants = parse_policies("--policies", &args.policies)?;
     let policies: Vec<&str> = variants.iter().map(|variant| variant.label.as_str()).collect();
@@ -117,11 +151,21 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         bail!(Usage(format!("--reference {reference} is not among the policies: {}", policies.join(", "))));
     }
     let files: Vec<PathBuf> = files.into_iter().chain(policy_files(&variants)).collect();
-    can_write_all(args.report.iter().chain(&args.csv), &files)?;
-    args.figures.as_deref().map_or(Ok(()), |folder| create_figures_folder(folder, &files))?;
+    can_write_all(&[("--report", &args.report), ("--csv", &args.csv)], &files)?;
+    match &args.dir {
+        Some(dir) if args.runs_of.is_some() && !dir.is_dir() => {
+            bail!(Usage(format!("--dir {}: there is no such folder, so it has no results", dir.display())));
+        }
+        Some(dir) => create_folder("--dir", dir)?,
+        None => {}
+    }
+    if let Some(folder) = &args.figures {
+        create_figures_folder(folder, &files, &figure_names(&labels))?;
+    }
     let provenance = Provenance::of_this_process().with_files(files.iter().map(PathBuf::as_path))?;
     let made_by = provenance.line();
     let commit_of_runs = args.runs_of.as_deref().unwrap_or(provenance.commit);
+    let interrupted = interrupt_flag();
     let runs = SimulationProgress::new();
     let campaign = Campaign {
         workloads: &workloads,
@@ -132,12 +176,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         part: args.part.unwrap_or((0, 1)),
         time_limit: args.time_limit.0,
         progress: &|run| runs.report(run),
+        interrupted: &interrupted,
         made_by: &made_by,
         commit: commit_of_runs,
         only_stored: args.runs_of.is_some(),
     };
-    let records = campaign.run(&|what, done, of| runs.count_any_run(what, done, of))?;
+    let records = campaign.run(&|what, done, of| runs.count_any_run(what, done, of));
     drop(runs);
+    let explain = |error| explain_interruption(error, args.dir.as_deref(), &provenance.command);
+    let records = records.map_err(explain)?;
     let board = Leaderboard::of(&records, &labels, &policies, args.seeds, reference);
     if board.missing_runs > 0 {
         let dir = args.dir.as_deref().map_or_else(String::new, |dir| dir.display().to_string());
@@ -158,7 +205,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         write(path, &page(&made_by, &board, &sizes))?;
     }
     if let Some(folder) = &args.figures {
-        write_figures(folder, &made_by, figures(&board))?;
+        write_figures(folder, &made_by, figures(&board, &labels))?;
     }
     if args.json {
         output::json(&json!({
@@ -264,16 +311,20 @@ fn archived_tables(board: &Leaderboard) -> Vec<serde_json::Value> {
     workloads.chain([report::archive::table(SUMMARY, &board.summary())]).collect()
 }
 
+/// Returns the names of the charts for a paper: of all workloads, then of each.
+fn figure_names(workloads: &[&str]) -> Vec<String> {
+    // The number distinguishes workloads whose names differ only in other characters.
+    let one =
+        |(at, workload): (usize, &&str)| format!("slowdown-{}-{}", at + 1, report::file_name_part(workload));
+    std::iter::once("completion".to_owned()).chain(workloads.iter().enumerate().map(one)).collect()
+}
+
 /// Returns the names and contents of the charts for a paper.
-fn figures(board: &Leaderboard) -> Vec<(String, String)> {
+fn figures(board: &Leaderboard, workloads: &[&str]) -> Vec<(String, String)> {
     let layout = &report::svg::COLUMN;
-    let mut files = vec![("completion".to_owned(), board.completion_chart(layout))];
-    for (at, (workload, chart)) in board.charts(layout).into_iter().enumerate() {
-        // The number distinguishes workloads whose names differ only in other characters.
-        let name = report::file_name_part(&workload);
-        files.push((format!("slowdown-{}-{name}", at + 1), chart));
-    }
-    files
+    let slowdowns = board.charts(layout).into_iter().map(|(_, chart)| chart);
+    let charts = std::iter::once(board.completion_chart(layout)).chain(slowdowns);
+    figure_names(workloads).into_iter().zip(charts).collect()
 }
 
 /// Returns the scores of all workloads as CSV, with the offered load of each in the first seed. The
@@ -313,7 +364,7 @@ fn open_workloads(list: &str, seeds: u64) -> Result<(Vec<CampaignWorkload>, Vec<
     let (mut workloads, mut files) = (Vec::new(), Vec::new());
     for (label, (request, failures_s)) in wanted {
         files.extend(request.files().map(Path::to_path_buf));
-        let case = super::sim::open_case(&request, seeds, request.faults.as_deref())?;
+        let case = super::sim::open_case(&request, seeds, Some(&label))?;
         workloads.push(CampaignWorkload { label, case, failures_s });
     }
     Ok((workloads, files))
@@ -478,13 +529,15 @@ mod tests {
             ("gridmix[nodes=x]", "nodes=x is not valid: it must be a number"),
             ("gridmix[nodes=-3]", "nodes=-3 is not valid: it must be a whole number of at least 0"),
             ("gridmix[jobs=2.5]", "jobs=2.5 is not valid: it must be a whole number of at least 0"),
-            ("gridmix[load=-1]", "a load of -1 is not valid: it must be above 0"),
+            ("gridmix[load=-1]", "--workloads gridmix[load=-1]: --load -1 is not valid: it must be above 0"),
             ("gridmix[nodes]", "nodes has no value"),
             ("gridmix[node=3]", "unknown option node"),
             ("gridmix[nodes=3;nodes=4]", "nodes is given twice"),
             ("gridmix[", "not a list"),
             ("", "not a list"),
-            ("nothing", "unknown workload"),
+            ("nothing", "--workloads nothing: unknown workload"),
+            ("no.tsv", "--workloads no.tsv: no.tsv: there is no such file"),
+            ("gridmix[cluster=no]", "--workloads gridmix[cluster=no]: --cluster no: there is no such file"),
             ("hsrtf[load=0.5]", "takes no --load"),
             ("gridmix[mtbf=2h]", "mtbf and mttr are given together"),
             ("gridmix[mtbf=0s;mttr=1m]", "mtbf=0s: the time must be at least 1s"),
@@ -537,6 +590,7 @@ mod tests {
             part: (0, 1),
             time_limit: std::time::Duration::from_mins(10),
             progress: &|_| {},
+            interrupted: &AtomicBool::new(false),
             made_by: "a test",
             commit: "c",
             only_stored: false,

@@ -5,7 +5,7 @@ use super::{
     sim_csv, sim_json,
     why::{SimulatedWhy, print_simulated},
 };
-use crate::output::{self, SimulationProgress, Usage, whole_number};
+use crate::output::{self, SimulationProgress, Usage, positive_time, whole_number};
 use anyhow::{Context, Result};
 use clap::Subcommand;
 use daemon::Period;
@@ -95,11 +95,12 @@ struct Compare {
     /// Mean seconds between jobs, for synthetic workloads
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     gap: Option<f64>,
-    /// Offered load of the busier phase, such as 0.8; changes the times between jobs
+    /// Offered load of the busier phase, such as 0.8 (1 is all its slots); changes the times between
+    /// jobs
     #[arg(long, value_name = "LOAD", allow_negative_numbers = true)]
     load: Option<f64>,
     /// Factor for the bytes of a SWIM trace [default: nodes / nodes of the trace]
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, value_name = "FACTOR", allow_negative_numbers = true)]
     scale: Option<f64>,
     /// Nodes of the cluster of a SWIM trace [default: 3000 for FB-2010, otherwise 600]
     #[arg(long, value_name = "NODES", allow_negative_numbers = true)]
@@ -113,17 +114,17 @@ struct Compare {
     /// Fault scenario (TOML), as for `mrctl chaos run`
     #[arg(long, value_name = "FILE")]
     faults: Option<PathBuf>,
-    /// Mean time between failures of a machine, drawn at random for each seed
+    /// Mean time between failures of a machine, such as 2h, drawn at random for each seed
     #[arg(long, value_name = "TIME", requires = "mttr", conflicts_with = "faults")]
     mtbf: Option<Period>,
-    /// Mean time until a failed machine is back
+    /// Mean time until a failed machine is back, such as 10m
     #[arg(long, value_name = "TIME", requires = "mtbf")]
     mttr: Option<Period>,
     /// File of profiles (TOML); they replace built-in ones of the same name
     #[arg(long, value_name = "FILE")]
     profiles: Option<PathBuf>,
     /// Real time after which a run is stopped; its active jobs count as unfinished
-    #[arg(long, value_name = "TIME", default_value = "30m")]
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = positive_time)]
     time_limit: Period,
     /// Write a report with charts (HTML) to this file
     #[arg(long, value_name = "FILE")]
@@ -214,18 +215,28 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         let flags = "--swf, --batsim-workload, --batsim-jobs, --history and --why are for one run";
         anyhow::bail!(Usage(format!("{flags}: give one policy with --scheduler, and one seed")));
     }
-    let files = args.report.iter().chain(&args.csv).chain(&args.parquet);
+    let files = [
+        ("--report", &args.report),
+        ("--csv", &args.csv),
+        ("--parquet", &args.parquet),
+        ("--swf", &args.swf),
+        ("--batsim-workload", &args.batsim_workload),
+        ("--batsim-jobs", &args.batsim_jobs),
+    ];
     let inputs: Vec<PathBuf> =
         request.files().map(Path::to_path_buf).chain(policy_files(&variants)).collect();
-    can_write_all(files.chain(of_one_run.into_iter().flatten()), &inputs)?;
-    args.figures.as_deref().map_or(Ok(()), |folder| create_figures_folder(folder, &inputs))?;
+    can_write_all(&files, &inputs)?;
+    if let Some(folder) = &args.figures {
+        let labels = variants.iter().map(|variant| variant.label.as_str());
+        create_figures_folder(folder, &inputs, &report::chart_names(labels))?;
+    }
     let histories = args.history.as_deref().map(NewHistories::create).transpose()?;
     for (flag, time) in [("--mtbf", args.mtbf), ("--mttr", args.mttr)] {
         if let Some(time) = time.filter(|time| time.0 < FAILURE_TIME_MIN) {
             anyhow::bail!(Usage(format!("{flag} {time}: the time must be at least 1s")));
         }
     }
-    let case = open_case(&request, args.seeds, args.faults.as_deref())?;
+    let case = open_case(&request, args.seeds, None)?;
     let started = Instant::now();
     let seeds = args.first_seed..args.first_seed + args.seeds;
     let size = case.size(seeds.start);
@@ -254,8 +265,8 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         alone: case.groups_identical,
         monitor: Some(&monitor),
     };
-    if let Some(SimulatedWhy { of, at }) = args.why {
-        let explanation = experiment.explain(of, at)?;
+    if let Some(why) = args.why {
+        let explanation = experiment.explain(why.of, why.at).with_context(|| format!("--why {why}"))?;
         drop(runs);
         return print_simulated(explanation, args.json).map(|()| ExitCode::SUCCESS);
     }
@@ -338,22 +349,20 @@ fn write_exports(
     Ok(())
 }
 
-/// Opens the workload, and warns about what is not simulated as requested with this number of
-/// seeds and this scenario file.
-pub(super) fn open_case(request: &Request, seeds: u64, faults: Option<&Path>) -> Result<Case> {
-    let case = catalog::open(request).map_err(|error| match error {
-        CatalogError::Unknown { .. }
-        | CatalogError::Both { .. }
-        | CatalogError::Cluster { .. }
-        | CatalogError::Load { .. }
-        | CatalogError::NoSlots { .. }
-        | CatalogError::Kind { .. }
-        | CatalogError::NoUse { .. }
-        | CatalogError::UnusedProfiles { .. }
-        | CatalogError::Number { .. }
-        | CatalogError::Scenario { .. } => anyhow::Error::new(Usage(error.to_string())),
-        other => other.into(),
+/// Opens the workload, and warns about what is not simulated as requested with this number of seeds.
+/// Errors about a workload of a campaign have its `label`.
+pub(super) fn open_case(request: &Request, seeds: u64, label: Option<&str>) -> Result<Case> {
+    let case = catalog::open(request).map_err(|error| {
+        use CatalogError::{Kind, NoFile, Trace, Unknown};
+        let is_of_workload = matches!(error, Kind { .. } | NoFile { .. } | Trace(_) | Unknown { .. });
+        let text = match label {
+            Some(label) => format!("--workloads {label}: {error}"),
+            None if is_of_workload => format!("--workload: {error}"),
+            None => error.to_string(),
+        };
+        if matches!(error, Trace(_)) { anyhow::Error::msg(text) } else { Usage(text).into() }
     })?;
+    let faults = request.faults.as_deref();
     for step in &case.setup.steps {
         if let (Some(why), Some(file)) = (step.action.not_simulated(), faults) {
             eprintln!("mrctl: {}:{}: {} is left out: {why}", file.display(), step.line, step.action.verb());
@@ -381,6 +390,7 @@ fn random_failures_of(
 }
 
 fn calibrate(args: &Calibrate) -> Result<ExitCode> {
+    output::check_local(&args.history)?;
     let history = history::read(&args.history)?;
     if history.is_simulated {
         let why = "its jobs were simulated, so their times are not measurements: give a history of a cluster";
@@ -502,10 +512,8 @@ fn folder_of(path: &Path) -> &Path {
 
 /// Checks that all outputs can be written, each to a file of its own, and neither to an input nor
 /// into a folder that is one. Call this before a simulation, which takes long.
-pub(crate) fn can_write_all<'a>(
-    outputs: impl Iterator<Item = &'a PathBuf>,
-    inputs: &[PathBuf],
-) -> Result<()> {
+/// Each output has its flag.
+pub(crate) fn can_write_all(outputs: &[(&str, &Option<PathBuf>)], inputs: &[PathBuf]) -> Result<()> {
     // The same file may have several paths.
     let resolved = |path: &Path| {
         let folder = std::fs::canonicalize(folder_of(path));
@@ -519,17 +527,18 @@ pub(crate) fn can_write_all<'a>(
         read.extend(inside.filter_map(|entry| identity(&entry.path())));
     }
     let (mut seen, mut seen_files) = (BTreeSet::new(), BTreeSet::new());
-    for path in outputs {
-        can_write(path)?;
+    let given = outputs.iter().filter_map(|(flag, path)| Some((flag, path.as_ref()?)));
+    for (flag, path) in given {
+        can_write(flag, path)?;
         let file = resolved(path);
         not_into_input(folder_of(&file), path, inputs)?;
         if identity(path).is_some_and(|file| read.contains(&file)) {
             let why = "this file is read by the same command: write to another file";
-            return Err(Usage(format!("{}: {why}", path.display())).into());
+            return Err(Usage(format!("{flag} {}: {why}", path.display())).into());
         }
         if !seen.insert(file) || identity(path).is_some_and(|file| !seen_files.insert(file)) {
             let why = "two results would be written to this file: give each a file of its own";
-            return Err(Usage(format!("{}: {why}", path.display())).into());
+            return Err(Usage(format!("{flag} {}: {why}", path.display())).into());
         }
     }
     Ok(())
@@ -549,15 +558,35 @@ fn not_into_input(folder: &Path, output: &Path, inputs: &[PathBuf]) -> Result<()
     }
 }
 
-/// Checks that a file can be written, without changing it.
-pub(crate) fn can_write(path: &Path) -> Result<()> {
+/// Checks that the file that a flag names can be written, without changing it.
+pub(crate) fn can_write(flag: &str, path: &Path) -> Result<()> {
+    let named = format!("{flag} {}", path.display());
+    if path.is_dir() {
+        return Err(Usage(format!("{named}: this is a folder: give a file")).into());
+    }
+    if !folder_of(path).is_dir() {
+        let folder = folder_of(path).display();
+        return Err(
+            Usage(format!("{named}: there is no folder {folder}: create it, or give another file")).into()
+        );
+    }
     let was_there = path.exists();
     let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
-    opened.with_context(|| format!("cannot write {}", path.display()))?;
+    opened.with_context(|| format!("{named}: the file cannot be written"))?;
     if !was_there {
-        std::fs::remove_file(path).with_context(|| format!("cannot write {}", path.display()))?;
+        std::fs::remove_file(path).with_context(|| format!("{named}: the file cannot be removed"))?;
     }
     Ok(())
+}
+
+/// Creates the folder that a flag names, unless it exists.
+pub(super) fn create_folder(flag: &str, path: &Path) -> Result<()> {
+    let named = format!("{flag} {}", path.display());
+    if path.exists() && !path.is_dir() {
+        return Err(Usage(format!("{named}: this is a file: give a folder")).into());
+    }
+    std::fs::create_dir_all(path)
+        .with_context(|| format!("{named}: the folder cannot be created: give another folder"))
 }
 
 /// A folder for histories that appears when the run is complete. Until then they are in a folder
@@ -570,7 +599,8 @@ pub(super) struct NewHistories {
 impl NewHistories {
     /// Refuses a folder that is not empty, because a history is of one run.
     pub(super) fn create(folder: &Path) -> Result<Self> {
-        let cannot = || format!("cannot write {}", folder.display());
+        let cannot =
+            || format!("--history {}: the folder cannot be written: give another one", folder.display());
         if folder.exists() {
             let refuse = |why| Err(Usage(format!("--history {}: {why}", folder.display())).into());
             if !folder.is_dir() {
@@ -609,11 +639,25 @@ impl Drop for NewHistories {
     }
 }
 
-/// Creates the folder for charts, which must not be one of the inputs.
-pub(super) fn create_figures_folder(folder: &Path, inputs: &[PathBuf]) -> Result<()> {
-    std::fs::create_dir_all(folder)
-        .with_context(|| format!("{}: the folder cannot be created", folder.display()))?;
-    not_into_input(folder, folder, inputs)
+/// Creates the folder for charts with these names. It must not be one of the inputs, and must have no
+/// charts that would stay: they are of other runs.
+pub(super) fn create_figures_folder(folder: &Path, inputs: &[PathBuf], names: &[String]) -> Result<()> {
+    create_folder("--figures", folder)?;
+    not_into_input(folder, folder, inputs)?;
+    let unreadable = || format!("--figures {}: the folder cannot be read", folder.display());
+    let found = std::fs::read_dir(folder).with_context(unreadable)?.flatten();
+    let would_stay = |path: &PathBuf| {
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        path.extension().is_some_and(|kind| kind == "svg") && !names.iter().any(|name| *name == stem)
+    };
+    let mut others: Vec<PathBuf> = found.map(|entry| entry.path()).filter(would_stay).collect();
+    others.sort();
+    if let Some(other) = others.first() {
+        let name = other.file_name().unwrap_or_default().display();
+        let why = format!("the folder has {name}, a chart of other runs: give another folder, or remove it");
+        return Err(Usage(format!("--figures {}: {why}", folder.display())).into());
+    }
+    Ok(())
 }
 
 /// Writes charts, given by the names of their files without a suffix, with a description of how they
@@ -689,12 +733,18 @@ mod tests {
         std::fs::create_dir(&histories).expect("a working disk");
         std::fs::write(&one, "1").expect("a working disk");
         let check = |outputs: &[&PathBuf]| {
-            let checked = can_write_all(outputs.iter().copied(), &[trace.clone(), histories.clone()]);
+            let outputs: Vec<Option<PathBuf>> = outputs.iter().map(|path| Some((*path).clone())).collect();
+            let outputs: Vec<(&str, &Option<PathBuf>)> = outputs.iter().map(|path| ("--csv", path)).collect();
+            let checked = can_write_all(&outputs, &[trace.clone(), histories.clone()]);
             checked.map_err(|error| error.to_string())
         };
         assert_eq!(check(&[&csv, &swf]), Ok(()));
         assert!(check(&[&alias]).unwrap_err().contains("is read by the same command"));
         assert!(check(&[&csv, &csv]).unwrap_err().contains("two results would be written"));
+        let named = |path: &Path| format!("--csv {}: ", path.display());
+        assert_eq!(check(&[&histories]), Err(named(&histories) + "this is a folder: give a file"));
+        let nowhere = folder.path().join("no").join("c.csv");
+        assert!(check(&[&nowhere]).unwrap_err().starts_with(&(named(&nowhere) + "there is no folder ")));
         for inside in [&one, &new] {
             assert!(check(&[inside]).unwrap_err().contains("are read by the same command"));
         }
@@ -704,7 +754,7 @@ mod tests {
             assert!(check(&[&link]).unwrap_err().contains("is read by the same command"));
             std::fs::remove_file(&link).expect("a working disk");
         }
-        let charts = create_figures_folder(&histories, std::slice::from_ref(&histories));
+        let charts = create_figures_folder(&histories, std::slice::from_ref(&histories), &[]);
         assert!(charts.unwrap_err().to_string().contains("write to another folder"));
         assert_eq!(std::fs::read_to_string(&trace).expect("it is there"), "1");
     }
@@ -784,6 +834,14 @@ mod tests {
             let text = std::fs::read_to_string(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
             assert!(text.contains(&sum), "{name}: {text}");
         }
+        // The same charts are written again. Charts of another policy would stay beside those of this one.
+        compare(&parse(&flags).expect("known flags")).expect("it runs again");
+        std::fs::write(path("figures/notes.txt"), "").expect("a working disk");
+        let error = usage_error(&["--figures", &figures, "--scheduler", "fair"]);
+        assert!(
+            error.starts_with(&format!("--figures {figures}: the folder has map-slots-1-fifo.svg, ")),
+            "{error}"
+        );
     }
 
     #[test]
@@ -798,7 +856,16 @@ mod tests {
         assert!(refused.contains("'--first-seed <SEED>': -7 is not in 1.."), "{refused}");
         let refused = error(&["--trace-nodes", "-3"]);
         assert!(refused.contains("'--trace-nodes <NODES>': -3 is not in 0.."), "{refused}");
-        assert_eq!(usage_error(&["--load", "-1"]), "a load of -1 is not valid: it must be above 0");
+        assert_eq!(usage_error(&["--load", "-1"]), "--load -1 is not valid: it must be above 0");
+        assert!(
+            usage_error(&["--load", "1e9"])
+                .starts_with("--load 1000000000 is not valid: it must be at most 1000")
+        );
+        assert_eq!(usage_error(&["--cluster", "no.toml"]), "give either --cluster or --nodes");
+        for flag in ["--profiles", "--faults"] {
+            assert_eq!(usage_error(&[flag, "no.toml"]), format!("{flag} no.toml: there is no such file"));
+            assert_eq!(usage_error(&[flag, "."]), format!("{flag} .: this is a folder: give a file"));
+        }
         let label = "--scheduler: the label before =fifo is empty: give it a name";
         assert!(usage_error(&["--scheduler", "=fifo"]).starts_with(label));
     }
@@ -808,7 +875,7 @@ mod tests {
         let mut setup = Setup::even(2, PerPhase { map: 1, reduce: 1 }, "fifo");
         let text = "[[step]]\nat = \"35s\"\ndo = \"kill\"\nnode = \"node1\"\n\
             [[step]]\nat = \"1m\"\ndo = \"restart\"\nnode = \"node1\"\n\
-            [[step]]\nwhen = \"job_1 is over\"\ndo = \"kill\"\nnode = \"node1\"\n\
+            [[step]]\nwhen = \"job_1 has ended\"\ndo = \"kill\"\nnode = \"node1\"\n\
             [[fault]]\nat_s = 2.5\nwhat = \"slow\"\nnode = 1\nfactor = 2.0\n";
         let scenario = sim::scenario::parse(text).unwrap_or_else(|error| panic!("{error}"));
         (setup.steps, setup.faults) = (scenario.steps, scenario.faults);
@@ -824,7 +891,10 @@ mod tests {
             assert!(error.contains("such as job_3@120s"), "{error}");
         }
         let error = compare(&parse(&["--why", "job_9@5s"]).expect("known flags")).expect_err("no such job");
-        assert!(error.to_string().starts_with("there is no job_9 at that time: "), "{error}");
+        assert!(
+            format!("{error:#}").starts_with("--why job_9@5s: there is no job_9 at that time: "),
+            "{error:#}"
+        );
         compare(&parse(&["--why", "job_1.m0@5s", "--json"]).expect("known flags")).expect("it runs");
     }
 }

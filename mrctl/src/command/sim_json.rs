@@ -60,7 +60,7 @@ pub(crate) fn comparison(details: &Details, comparison: &Comparison) -> Value {
 /// in its `figures`. `makespan_s` is the time from the first submission to the end of the last job,
 /// and only `figures` has it.
 fn rows(comparison: &Comparison) -> Value {
-    let change = |at| comparison.change(None, at, 0).filter(|_| at > 0);
+    let change = |at| comparison.difference(at, 0).filter(|_| at > 0);
     let completion = |at, group| comparison.mean_over(at, group, makespan_s).known();
     let rows = comparison.variants.iter().zip(&comparison.runs).enumerate();
     let rows = rows.map(|(at, (variant, runs))| {
@@ -78,7 +78,8 @@ fn rows(comparison: &Comparison) -> Value {
             "half_width_s": all.map(|figure| figure.half_width),
             "against_first": change(at).map(|change| json!({
                 "change": change.mean,
-                "half_width": change.half_width,
+                "low": change.low,
+                "high": change.high,
                 "jobs_left_out": comparison.left_out(None, at, 0),
             })),
             "locality": comparison.figure_of(at, report::locality).known().map(|figure| figure.mean),
@@ -287,6 +288,39 @@ mod tests {
         assert_eq!((&last["job"], &last["submitted_s"]), (&Value::Null, &Value::Null));
         assert!(last["maps"].as_u64() > Some(0) && last["succeeded"] == false, "{last:?}");
         assert!(last.keys().eq(rows[0].as_object().expect("a row").keys()));
+    }
+
+    #[test]
+    fn columns_and_keys_of_results_are_documented_with_their_units() {
+        let page = include_str!("../../../docs/research/simulator.md");
+        let request = Request { workload: "gridmix".into(), jobs: Some(2), ..Request::default() };
+        let case = sim::catalog::open(&request).expect("a name");
+        let experiment = Experiment {
+            setup: case.setup,
+            faults: None,
+            workload: &case.workload,
+            users: Vec::new(),
+            variants: vec![Variant::plain("fifo"), Variant::plain("fair")],
+            seeds: 1..2,
+            limit: None,
+            alone: true,
+            monitor: None,
+        };
+        let comparison = experiment.run().expect("it runs");
+        for column in &report::summary(&comparison).head[1..] {
+            let units = [", mean s", " slot-seconds", " s"];
+            let name = units.iter().find_map(|unit| column.strip_suffix(unit)).unwrap_or(column);
+            let is_name = |cell: &str| cell.contains(&format!("`{name}`"));
+            let mut rows = page.lines().map(|line| line.split(" | ").collect::<Vec<_>>());
+            let has_unit = |row: &Vec<&str>| matches!(row[..], [first, "s" | "%" | "ratio" | "jobs" | "slots" | "slot-seconds", _] if is_name(first));
+            assert!(rows.any(|row| has_unit(&row)), "{column} has no row with a unit");
+        }
+        let rows = rows(&comparison);
+        let keys = |of: &Value| of.as_object().expect("an object").keys().cloned().collect::<Vec<_>>();
+        let (row, against) = (&rows[0], &rows[1]["against_first"]);
+        for key in [keys(row), keys(&row["figures"]), keys(&row["jobs"][0]), keys(against)].concat() {
+            assert!(page.contains(&format!("`{key}`")), "{key} is not documented");
+        }
     }
 
     #[test]

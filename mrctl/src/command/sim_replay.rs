@@ -6,8 +6,8 @@ use super::{
     sim_json,
     why::{SimulatedWhy, print_simulated},
 };
-use crate::output::{self, SimulationProgress, Usage};
-use anyhow::Result;
+use crate::output::{self, SimulationProgress, Usage, positive_time};
+use anyhow::{Context, Result};
 use daemon::Period;
 use serde_json::json;
 use sim::{
@@ -50,7 +50,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NODE@SECONDS")]
     fail: Vec<String>,
     /// Real time after which a run is stopped; its active jobs count as unfinished
-    #[arg(long, value_name = "TIME", default_value = "30m")]
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = positive_time)]
     time_limit: Period,
     /// Write a report with charts (HTML) to this file
     #[arg(long, value_name = "FILE")]
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let mut inputs = vec![args.history.clone()];
     inputs.extend(policy_files(named.iter().flatten().chain(&others)));
-    can_write_all(args.report.iter(), &inputs)?;
+    can_write_all(&[("--report", &args.report)], &inputs)?;
     output::check_local(&args.history)?;
     let history = history::read(&args.history)?;
     let ran = match named.and_then(|mut named| named.pop()) {
@@ -126,7 +126,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 fn explain(args: &Args, history: &History, what: &ReplayRequest, why: SimulatedWhy) -> Result<ExitCode> {
     let SimulatedWhy { of, at } = why;
     let runs = SimulationProgress::new();
-    let explanation = replay::explain(history, what, of, at, &|run| runs.report(run))?;
+    let explanation = replay::explain(history, what, of, at, &|run| runs.report(run));
+    let explanation = explanation.with_context(|| format!("--why {why}"))?;
     drop(runs);
     // Jobs that are not replayed have no number.
     let replayed = history.real.iter().filter(|real| real.succeeded).nth(of.job().0 as usize - 1);
@@ -268,17 +269,44 @@ fn parse_node_difference(text: &str, were: usize) -> Result<i32> {
     Ok(more)
 }
 
+/// How many nodes of a history an error names.
+const NODES_SHOWN_MAX: usize = 10;
+
 fn parse_fault(text: &str, trackers: &[String]) -> Result<Fault> {
-    let bad = || Usage(format!("{text:?} is not NODE@SECONDS; the nodes are {}", trackers.join(", ")));
-    let (name, at) = text.split_once('@').ok_or_else(bad)?;
-    let node = trackers.iter().position(|known| known == name).ok_or_else(bad)? as u32;
+    let bad = |why: String| Usage(format!("--fail {text}: {why}"));
+    let (name, at) =
+        text.split_once('@').ok_or_else(|| bad("give NODE@SECONDS, such as node3@120".into()))?;
+    let node = trackers.iter().position(|known| known == name).ok_or_else(|| {
+        let known = trackers.iter().take(NODES_SHOWN_MAX).map(String::as_str);
+        let more = if trackers.len() > NODES_SHOWN_MAX { ", ..." } else { "" };
+        bad(format!(
+            "the history has no node {name}: its nodes are {}{more}",
+            known.collect::<Vec<_>>().join(", ")
+        ))
+    })?;
     let at_s = at.trim_end_matches('s').parse::<f64>().ok().filter(|at| at.is_finite() && *at >= 0.0);
-    Ok(Fault { at_s: at_s.ok_or_else(bad)?, for_s: None, what: FaultKind::Node { node } })
+    let at_s = at_s.ok_or_else(|| bad("the time must be a number of seconds, not below 0".into()))?;
+    Ok(Fault { at_s, for_s: None, what: FaultKind::Node { node: node as u32 } })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bad_failure_of_a_node_is_named_with_its_flag_and_reason() {
+        let nodes: Vec<String> = (1..=12).map(|number| format!("n{number}")).collect();
+        assert_eq!(parse_fault("n2@5s", &nodes).expect("a fault").what, FaultKind::Node { node: 1 });
+        for (text, why) in [
+            ("n2", "give NODE@SECONDS, such as node3@120"),
+            ("x@5", "the history has no node x: its nodes are n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, ..."),
+            ("n2@-1", "the time must be a number of seconds, not below 0"),
+            ("n2@1e400", "the time must be a number of seconds, not below 0"),
+        ] {
+            let error = parse_fault(text, &nodes).expect_err(text).to_string();
+            assert_eq!(error, format!("--fail {text}: {why}"));
+        }
+    }
 
     #[test]
     fn nodes_flag_is_a_number_or_a_difference() {

@@ -3,10 +3,10 @@
 
 use super::{
     provenance::Provenance,
-    sim::{can_write, write},
+    sim::{can_write, create_folder, write},
 };
-use crate::output::{self, SimulationProgress, Usage, whole_number};
-use anyhow::{Context as _, Result};
+use crate::output::{self, SimulationProgress, Usage, positive_time, whole_number};
+use anyhow::Result;
 use clap::ValueEnum;
 use daemon::Period;
 use lab::trial;
@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use sim::{
     catalog,
     experiment::Step,
+    profile::Profiles,
     report,
     repro::{Lab, Paper, Reproduction, laptop::Laptop},
 };
@@ -59,7 +60,7 @@ pub(crate) struct Args {
     first_seed: Option<u64>,
     /// Real time after which a run is stopped; its active jobs count as unfinished (--scale paper)
     /// [default: 30m]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = positive_time)]
     time_limit: Option<Period>,
     /// File of profiles (TOML); they replace built-in ones (--scale paper, not coshh)
     #[arg(long, value_name = "FILE")]
@@ -153,12 +154,13 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     let papers = args.paper.paper().map_or_else(|| Paper::ALL.to_vec(), |paper| vec![paper]);
     let folder = args.report.as_deref().filter(|_| args.all);
     if let Some(folder) = folder {
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("{}: the folder cannot be created", folder.display()))?;
+        create_folder("--report", folder)?;
     }
-    for path in args.report.iter().filter(|_| !args.all).chain(&args.markdown) {
-        can_write(path)?;
+    let report = args.report.iter().filter(|_| !args.all).map(|path| ("--report", path));
+    for (flag, path) in report.chain(args.markdown.iter().map(|path| ("--markdown", path))) {
+        can_write(flag, path)?;
     }
+    let profiles = catalog::profiles(args.profiles.as_deref()).map_err(|error| Usage(error.to_string()))?;
     let made = Made::of(args)?;
     for paper in papers {
         if let Some(file) = folder.filter(|_| made.is_done(folder, paper, args)) {
@@ -167,7 +169,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
             continue;
         }
         let reproduction = match args.scale {
-            Scale::Paper => simulate(paper, args, &made)?,
+            Scale::Paper => simulate(paper, args, &made, &profiles)?,
             Scale::Laptop => {
                 let dir = args.dir.as_deref().unwrap_or_else(|| Path::new("."));
                 on_this_machine(paper, dir).await?
@@ -196,11 +198,10 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn simulate(paper: Paper, args: &Args, made: &Made) -> Result<Reproduction> {
-    let profiles = catalog::profiles(args.profiles.as_deref())?;
+fn simulate(paper: Paper, args: &Args, made: &Made, profiles: &Profiles) -> Result<Reproduction> {
     let runs = SimulationProgress::new();
     let watch = |title: &str, step: Step<'_>| runs.count_run(title, step);
-    let lab = Lab::new(&profiles, made.seeds, args.all, &watch);
+    let lab = Lab::new(profiles, made.seeds, args.all, &watch);
     let time_limit = args.time_limit.unwrap_or(TIME_LIMIT).0;
     Ok(paper.reproduce(&lab.with_first_seed(made.first_seed).with_time_limit(time_limit))?)
 }
@@ -340,12 +341,11 @@ mod tests {
     async fn report_folder_has_a_page_and_the_data_of_a_paper_with_their_provenance() {
         let dir = tempfile::tempdir().unwrap();
         let (folder, page) = (dir.path().join("out"), dir.path().join("page.md"));
-        let line = format!(
-            "hsrtf --all --seeds 1 --time-limit 0s --report {} --markdown {}",
-            folder.display(),
-            page.display()
-        );
-        let cli = Cli::try_parse_from(std::iter::once("repro").chain(line.split(' '))).unwrap();
+        let line =
+            format!("hsrtf --all --seeds 1 --report {} --markdown {}", folder.display(), page.display());
+        let mut cli = Cli::try_parse_from(std::iter::once("repro").chain(line.split(' '))).unwrap();
+        // All runs are stopped at once.
+        cli.args.time_limit = Some(Period::secs(0));
         run(&cli.args).await.unwrap();
         let text = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
         let data: Value = serde_json::from_str(&text("hsrtf.json")).unwrap();

@@ -11,7 +11,7 @@ use daemon::Period;
 use dfs_client::NodeState;
 use schedulers::explain::{self, Explanation, Subject};
 use sim::Span;
-use std::{process::ExitCode, str::FromStr, time::Duration};
+use std::{fmt, process::ExitCode, str::FromStr, time::Duration};
 
 /// How long to wait for the answer of the NameNode.
 const NAMENODE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -61,6 +61,16 @@ pub(crate) struct SimulatedWhy {
     pub(crate) of: Subject,
     /// Time since the start of the run.
     pub(crate) at: Span,
+}
+
+impl fmt::Display for SimulatedWhy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at_s = self.at.as_secs_f64();
+        match self.of {
+            Subject::Job(job) => write!(f, "{job}@{at_s}s"),
+            Subject::Task(task) => write!(f, "{task}@{at_s}s"),
+        }
+    }
 }
 
 impl FromStr for SimulatedWhy {

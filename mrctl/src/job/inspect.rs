@@ -262,8 +262,7 @@ pub(crate) async fn logs(args: Logs, target: &Target) -> Result<ExitCode> {
 pub(crate) async fn kill(Kill { job_args: args }: Kill, target: &Target) -> Result<ExitCode> {
     let tracker = target.jobtracker().await?;
     let over_before = tracker.job(&args.job).await?.has_ended();
-    tracker.kill(&args.job).await?;
-    let job = tracker.job(&args.job).await?;
+    let job = tracker.kill(&args.job).await?;
     if args.json {
         output::json(&job)?;
     }

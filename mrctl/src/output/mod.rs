@@ -16,6 +16,12 @@ pub(crate) fn whole_number(range: impl RangeBounds<i64>) -> RangedI64ValueParser
     RangedI64ValueParser::new().range(range)
 }
 
+/// Parses an option that is a time above 0.
+pub(crate) fn positive_time(text: &str) -> Result<daemon::Period, String> {
+    let time: daemon::Period = text.parse().map_err(|error: daemon::QuantityError| error.to_string())?;
+    if time.0.is_zero() { Err("the time must be above 0".into()) } else { Ok(time) }
+}
+
 /// Returns the exit code for an error: 2 for a usage error, 1 for a failure.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     let usage = error.chain().any(|cause| {

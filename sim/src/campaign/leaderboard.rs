@@ -17,14 +17,14 @@
 
 use super::{ALONE, FAIR, JobRecord, RunRecord};
 use crate::{
-    experiment::Figure,
+    experiment::{Change, Figure},
     report::{
         Cell, Table,
         svg::{self, Bar},
     },
     rng::Rng,
 };
-use mrcore::metrics::stats::{confidence, holm, jain, mean, p_value, quantile, signed_rank};
+use mrcore::metrics::stats::{holm, jain, mean, p_value, quantile, signed_rank};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::{
@@ -44,34 +44,6 @@ const SAMPLES_SEED: u64 = 1;
 
 /// Number of stopped runs that a note names.
 const STOPPED_SHOWN_MAX: usize = 3;
-
-/// A relative difference over seeds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Change {
-    /// Geometric mean of the ratios of the seeds, minus 1.
-    pub mean: f64,
-    /// The 95% interval; null for one seed.
-    pub low: Option<f64>,
-    pub high: Option<f64>,
-    pub seeds: usize,
-    /// Number of seeds in which the policy is slower than the reference.
-    pub slower_seeds: usize,
-}
-
-impl Change {
-    /// Computes the difference from the logarithm of the ratio in each seed; `None` without seeds.
-    fn of(logarithms: &[f64]) -> Option<Self> {
-        let (center, half_width, seeds) = (mean(logarithms), confidence(logarithms), logarithms.len());
-        let end = |logarithm: f64| (seeds > 1).then(|| logarithm.exp_m1());
-        let slower_seeds = logarithms.iter().filter(|logarithm| **logarithm > 0.0).count();
-        let (low, high) = (end(center - half_width), end(center + half_width));
-        (seeds > 0).then(|| Self { mean: center.exp_m1(), low, high, seeds, slower_seeds })
-    }
-
-    fn interval(&self) -> Option<[f64; 2]> {
-        self.low.zip(self.high).map(|(low, high)| [low, high])
-    }
-}
 
 /// Tests whether the logarithms of ratios differ from 0. Returns the p-value and whether the policy is
 /// slower; `None` for fewer than two seeds.

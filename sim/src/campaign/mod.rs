@@ -74,6 +74,8 @@ pub enum CampaignError {
     NotStored { run: String, commit: String },
     #[error("{workload}: {error}")]
     Run { workload: String, error: ExperimentError },
+    #[error("interrupted when {done} of {of} runs were done")]
+    Interrupted { done: usize, of: usize },
 }
 
 fn kind(is_real: bool) -> &'static str {
@@ -108,6 +110,8 @@ pub struct Campaign<'a> {
     pub time_limit: Duration,
     /// Is called regularly during each run, with the workload and policy as its label.
     pub progress: &'a (dyn Fn(RunProgress<'_>) + Sync),
+    /// When this is true, the runs in progress are stopped and no others begin.
+    pub interrupted: &'a AtomicBool,
     /// The command line and version, for the records.
     pub made_by: &'a str,
     /// The commit of the results. Stored results of another commit are refused.
@@ -210,7 +214,9 @@ impl Run<'_> {
         let mut hash = InputHash::default();
         let workload = (case.workload)(self.seed);
         let failures_s = self.workload.failures_s;
-        let _ = write!(hash, "{:?}{:?}{:?}{policy:?}{failures_s:?}", case.setup, case.users, workload);
+        // Names of nodes are only of replays. Without them, hashes of stored results stay valid.
+        let setup = format!("{:?}", case.setup).replacen("node_names: [], ", "", 1);
+        let _ = write!(hash, "{setup}{:?}{:?}{policy:?}{failures_s:?}", case.users, workload);
         if self.is_real {
             let _ = hash.write_str("on a real cluster");
         }
@@ -265,10 +271,14 @@ impl Campaign<'_> {
         }
         let (done, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
         let run_one = |at: usize| {
-            if failed.load(Ordering::Relaxed) {
+            if failed.load(Ordering::Relaxed) || self.is_interrupted() {
                 return Ok(None);
             }
             let record = self.run_and_store(&runs[at]);
+            // A real cluster that was stopped gives an error.
+            if self.is_interrupted() && record.as_ref().map_or(true, |record| record.stopped) {
+                return Ok(None);
+            }
             failed.fetch_or(record.is_err(), Ordering::Relaxed);
             watch(&runs[at].describe(), done.fetch_add(1, Ordering::Relaxed) + 1, count);
             record.map(Some)
@@ -280,7 +290,15 @@ impl Campaign<'_> {
         for (at, record) in simulated.iter().chain(&real).zip(new) {
             records[*at] = record?;
         }
+        if simulated.iter().chain(&real).any(|at| records[*at].is_none()) {
+            let done = records.iter().flatten().filter(|record| !record.stopped).count();
+            return Err(CampaignError::Interrupted { done, of: runs.len() });
+        }
         Ok(records.into_iter().flatten().collect())
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
     }
 
     /// Returns the stored record of a run, if there is one.
@@ -352,7 +370,7 @@ impl Campaign<'_> {
         let should_continue = |ended: usize| {
             let elapsed = began.elapsed();
             (self.progress)(RunProgress { label: &label, seed: run.seed, elapsed, ended, jobs });
-            elapsed < self.time_limit
+            elapsed < self.time_limit && !self.is_interrupted()
         };
         let Some(variant) = run.variant else {
             let first = workload.jobs.first().map_or(Span(0), |job| job.at);
@@ -460,6 +478,8 @@ mod tests {
     use crate::catalog::{self, Request};
     use std::{collections::BTreeSet, sync::Mutex};
 
+    static NEVER: AtomicBool = AtomicBool::new(false);
+
     fn workload() -> CampaignWorkload {
         let request = Request { workload: "gridmix".into(), jobs: Some(6), ..Request::default() };
         let case = catalog::open(&request).expect("a name");
@@ -483,6 +503,7 @@ mod tests {
             part,
             time_limit,
             progress: &|_| {},
+            interrupted: &NEVER,
             made_by,
             commit: "c",
             only_stored: false,
@@ -513,6 +534,35 @@ mod tests {
         changed.makespan_s = -1.0;
         write_whole(&path, &changed).expect("it can be written");
         assert!(part(0).iter().any(|record| record.makespan_s < 0.0));
+    }
+
+    #[test]
+    fn interrupted_campaign_keeps_the_runs_that_are_done_and_continues_with_the_others() {
+        let (workloads, variants) = ([workload()], Variant::list("fifo,las").expect("policies"));
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let files = || fs::read_dir(folder.path()).expect("a folder").count();
+        let (interrupted, whole) =
+            (AtomicBool::new(false), campaign(&workloads, &variants, Some(folder.path()), (0, 1)));
+        let first = Campaign { interrupted: &interrupted, ..whole };
+        let error = first.run(&|_, _, _| interrupted.store(true, Ordering::Relaxed)).expect_err("it stops");
+        let CampaignError::Interrupted { done, of: 8 } = error else { panic!("{error}") };
+        assert!(done == files() && (1..8).contains(&done), "{done} runs, {} files", files());
+        let new = AtomicUsize::new(0);
+        let all = campaign(&workloads, &variants, Some(folder.path()), (0, 1))
+            .run(&|_, _, _| drop(new.fetch_add(1, Ordering::Relaxed)))
+            .expect("it runs");
+        assert_eq!((all.len(), new.into_inner()), (8, 8 - done), "stored runs are not repeated");
+        assert!(all.iter().all(|record| !record.stopped));
+        // A run in progress is stopped, and not stored.
+        let one = Campaign {
+            interrupted: &AtomicBool::new(false),
+            folder: None,
+            ..campaign(&workloads, &variants, None, (0, 1))
+        };
+        let progress = |_: RunProgress<'_>| one.interrupted.store(true, Ordering::Relaxed);
+        let stopped = Campaign { progress: &progress, ..one };
+        let error = stopped.run(&|what, _, _| panic!("{what} is done")).expect_err("it stops").to_string();
+        assert_eq!(error, "interrupted when 0 of 8 runs were done");
     }
 
     #[test]

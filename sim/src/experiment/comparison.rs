@@ -98,6 +98,35 @@ impl Figure {
     }
 }
 
+/// A relative difference over seeds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Change {
+    /// Geometric mean of the ratios of the seeds, minus 1.
+    pub mean: f64,
+    /// The 95% interval; null for one seed.
+    pub low: Option<f64>,
+    pub high: Option<f64>,
+    pub seeds: usize,
+    /// Number of seeds in which the policy is slower than the reference.
+    pub slower_seeds: usize,
+}
+
+impl Change {
+    /// Computes the difference from the logarithm of the ratio in each seed; `None` without seeds.
+    pub(crate) fn of(logarithms: &[f64]) -> Option<Self> {
+        let (center, half_width, seeds) = (mean(logarithms), confidence(logarithms), logarithms.len());
+        let end = |logarithm: f64| (seeds > 1).then(|| logarithm.exp_m1());
+        let slower_seeds = logarithms.iter().filter(|logarithm| **logarithm > 0.0).count();
+        let (low, high) = (end(center - half_width), end(center + half_width));
+        (seeds > 0).then(|| Self { mean: center.exp_m1(), low, high, seeds, slower_seeds })
+    }
+
+    /// Returns the ends of the 95% interval; `None` for one seed.
+    pub(crate) fn interval(&self) -> Option<[f64; 2]> {
+        self.low.zip(self.high).map(|(low, high)| [low, high])
+    }
+}
+
 impl Comparison {
     /// Returns a warning if all jobs of a run had ended before this time after its start, so that
     /// `what`, which was to happen then, never happened.
@@ -159,19 +188,29 @@ impl Comparison {
     /// ([`Self::left_out`] counts the others). Both variants run the same jobs in each seed, so the
     /// change is computed per seed, and differences between seeds do not widen the interval.
     /// Returns `None` if no job counts, or if a run was stopped: the jobs that ended by then do not
-    /// represent the others.
+    /// represent the others. This is for comparisons with numbers of papers, which are ratios of
+    /// means; policies are compared by [`Self::difference`].
     pub fn change(&self, group: Option<&str>, one: usize, other: usize) -> Option<Figure> {
-        if self.is_stopped(one, other) {
-            return None;
-        }
-        let changes: Vec<f64> = (0..self.seeds.len())
-            .filter_map(|seed| {
-                let pairs = self.pairs(seed, group, one, other);
-                let (ours, theirs): (Vec<f64>, Vec<f64>) = pairs.into_iter().flatten().unzip();
-                (mean(&theirs) > 0.0).then(|| mean(&ours) / mean(&theirs) - 1.0)
-            })
-            .collect();
+        let changes: Vec<f64> = self.ratios(group, one, other)?.iter().map(|ratio| ratio - 1.0).collect();
         Figure::of(&changes).known()
+    }
+
+    /// Like [`Self::change`] for all jobs, but with the logarithms of the ratios, as in a campaign: a
+    /// policy that is twice as slow in one seed and twice as fast in another does not differ.
+    pub fn difference(&self, one: usize, other: usize) -> Option<Change> {
+        let ratios = self.ratios(None, one, other)?;
+        let ratios = ratios.iter().filter(|ratio| **ratio > 0.0);
+        Change::of(&ratios.map(|ratio| ratio.ln()).collect::<Vec<f64>>())
+    }
+
+    /// Returns for each seed the mean makespan under variant `one` divided by that under `other`.
+    fn ratios(&self, group: Option<&str>, one: usize, other: usize) -> Option<Vec<f64>> {
+        let of_seed = |seed| {
+            let pairs = self.pairs(seed, group, one, other);
+            let (ours, theirs): (Vec<f64>, Vec<f64>) = pairs.into_iter().flatten().unzip();
+            (mean(&theirs) > 0.0).then(|| mean(&ours) / mean(&theirs))
+        };
+        (!self.is_stopped(one, other)).then(|| (0..self.seeds.len()).filter_map(of_seed).collect())
     }
 
     /// Returns whether the time limit stopped a run of one of two variants.
@@ -448,6 +487,20 @@ mod tests {
         // The change is over the other jobs: 30 s to 50 s, then only the large job.
         let change = both.change(None, 0, 1).expect("jobs succeeded");
         assert!((change.mean - (-0.4 - 0.5 - 0.5) / 3.0).abs() < 1e-9, "{change:?}");
+        let difference = both.difference(0, 1).expect("jobs succeeded");
+        let geometric = (0.6_f64 * 0.5 * 0.5).cbrt() - 1.0;
+        assert!((difference.mean - geometric).abs() < 1e-9 && difference.seeds == 3, "{difference:?}");
+    }
+
+    /// As in a campaign: half and twice the time is no difference, although the mean ratio is 1.25.
+    #[test]
+    fn difference_of_policies_is_of_the_logarithms_of_paired_ratios() {
+        let run = |end_s| outcome(&[JobRun("large", 0, 0, Some((end_s, true)))], end_s, 0);
+        let both = comparison(vec![vec![run(10), run(10)], vec![run(20), run(5)]]);
+        let difference = both.difference(1, 0).expect("jobs succeeded");
+        assert!(difference.mean.abs() < 1e-9 && difference.slower_seeds == 1, "{difference:?}");
+        let table = crate::report::against_first(&both).text();
+        assert!(table.contains("+0.0% (-") && table.contains("no difference that these seeds"), "{table}");
     }
 
     #[test]

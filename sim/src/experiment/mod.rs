@@ -5,7 +5,7 @@ mod variant;
 
 use crate::{Outcome, Recording, RuleViolation, Setup, WhyError, Workload, World, fault::Fault};
 pub(crate) use comparison::utilisation;
-pub use comparison::{Comparison, Figure, TimesAlone, makespan_s, reduce_wait_s};
+pub use comparison::{Change, Comparison, Figure, TimesAlone, makespan_s, reduce_wait_s};
 use crossbeam::channel;
 use mrcore::{
     PerPhase, Span,

@@ -17,23 +17,25 @@ use mrcore::{
 use std::fmt::Write as _;
 pub use table::{Cell, Table, change_cell, percent, show, show_change};
 
-/// Returns a table that compares the mean completion time of each policy with that of the first
-/// policy, and shows whether the difference is significant.
+/// Returns a table with the difference of the mean completion time of each policy to that of the first
+/// policy, as in a campaign, and whether its interval shows one.
 pub fn against_first(comparison: &Comparison) -> Table {
     let first = comparison.variants.first().map_or("", |variant| variant.label.as_str());
-    let mut table = Table::new(&[&format!("against {first}"), "mean completion", "verdict"]);
+    let mut table = Table::new(&[&format!("against {first}"), "mean completion (95% interval)", "verdict"]);
     for (at, variant) in comparison.variants.iter().enumerate().skip(1) {
         let left_out = comparison.left_out(None, at, 0);
-        let (shown, verdict) = match comparison.change(None, at, 0) {
+        let (shown, verdict) = match comparison.difference(at, 0) {
             None if comparison.is_stopped(at, 0) => (Cell::from("-"), "a run was stopped by --time-limit"),
             None => (Cell::from("-"), "no job succeeded under both"),
             Some(change) => (
-                Cell::Figure(change, show_change(change)),
-                match change {
-                    Figure { seeds: 0..=1, .. } => "only one seed: the difference may be chance",
-                    change if change.is_insignificant() => "no difference that these seeds can show",
-                    change if change.mean < 0.0 => "faster",
-                    _ => "slower",
+                Cell::change(change.mean, change.interval()),
+                match change.interval() {
+                    None => "only one seed: the difference may be chance",
+                    Some([low, high]) if low <= 0.0 && 0.0 <= high => {
+                        "no difference that these seeds can show"
+                    }
+                    Some([_, high]) if high < 0.0 => "faster",
+                    Some(_) => "slower",
                 },
             ),
         };
@@ -241,6 +243,30 @@ pub fn file_name_part(label: &str) -> String {
     label.chars().take(NAME_CHARS_MAX).map(plain).collect()
 }
 
+/// The charts of a comparison over the jobs of all seeds.
+const CHARTS: [&str; 6] = [
+    "completion",
+    "waiting",
+    "execution",
+    "completion-by-group",
+    "preemptions-by-group",
+    "locality-by-group",
+];
+
+/// Returns the name of the chart of the slots of a phase under policy `at`.
+fn slots_chart_name(phase: Phase, at: usize, label: &str) -> String {
+    // The number distinguishes policies whose labels differ only in other characters.
+    format!("{phase}-slots-{}-{}", at + 1, file_name_part(label))
+}
+
+/// Returns the names of the charts of a comparison of these policies, as in [`chart_list`] without a
+/// screen.
+pub fn chart_names<'a>(labels: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let slots = |(at, label)| Phase::BOTH.map(|phase| slots_chart_name(phase, at, label));
+    let slots = labels.into_iter().enumerate().flat_map(slots);
+    CHARTS.map(str::to_owned).into_iter().chain(slots).collect()
+}
+
 /// A chart of a comparison.
 #[derive(Debug)]
 pub struct Chart {
@@ -274,16 +300,12 @@ pub fn chart_list(comparison: &Comparison, layout: &'static svg::Layout) -> Vec<
     let execution = cdf("execution, s", |job| job.execution().map(Span::as_secs_f64));
     let preemptions = bars("preemptions", |job| Some(f64::from(job.preemption.preemptions())));
     let mut charts = vec![
-        chart("completion", "Completion of jobs", cdf("from submission to end, s", makespan_s)),
-        chart("waiting", "Waiting, from submission to the first map", waiting),
-        chart("execution", "Execution, from the first map on", execution),
-        chart("completion-by-group", "Completion by group", bars("mean completion, s", makespan_s)),
-        chart("preemptions-by-group", "Mean preemptions per job, by group", preemptions),
-        chart(
-            "locality-by-group",
-            "Locality of maps, by group",
-            bars("node-local fraction", JobFigures::locality),
-        ),
+        chart(CHARTS[0], "Completion of jobs", cdf("from submission to end, s", makespan_s)),
+        chart(CHARTS[1], "Waiting, from submission to the first map", waiting),
+        chart(CHARTS[2], "Execution, from the first map on", execution),
+        chart(CHARTS[3], "Completion by group", bars("mean completion, s", makespan_s)),
+        chart(CHARTS[4], "Mean preemptions per job, by group", preemptions),
+        chart(CHARTS[5], "Locality of maps, by group", bars("node-local fraction", JobFigures::locality)),
     ];
     for (at, label) in labels.iter().enumerate() {
         let Some(outcome) = comparison.runs[at].first() else { continue };
@@ -296,8 +318,7 @@ pub fn chart_list(comparison: &Comparison, layout: &'static svg::Layout) -> Vec<
                 let used = (timeline.step().as_secs_f64(), &*used);
                 svg::stacked(layout, "slots", used, f64::from(comparison.slots[phase]), &faults_s)
             };
-            // The number distinguishes policies whose labels differ only in other characters.
-            let name = format!("{phase}-slots-{}-{}", at + 1, file_name_part(label));
+            let name = slots_chart_name(phase, at, label);
             let title = format!("{phase} slots over time under {label}{which}");
             charts.push(chart(&name, &title, slots(&outcome.metrics.timeline)));
             if is_shown_by_job {

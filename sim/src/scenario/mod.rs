@@ -70,7 +70,7 @@ pub enum JobMark {
     /// This fraction of its reduces is done.
     Reduces(f64),
     /// The job has ended.
-    Over,
+    Ended,
 }
 
 /// Target of an action.

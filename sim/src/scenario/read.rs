@@ -1,7 +1,10 @@
 //! Parses scenario files. Errors contain the line of the file.
 
 use super::{Daemons, JobMark, JobRef, NodeRef, Scenario, ScenarioAction, Step, When};
-use crate::fault;
+use crate::{
+    fault,
+    toml_file::{self, line_at},
+};
 use mrcore::{Span, ids::JobId};
 use serde::Deserialize;
 use toml::Spanned;
@@ -50,14 +53,10 @@ struct StepRecord {
 
 /// Parses a scenario file.
 pub fn parse(text: &str) -> Result<Scenario, ScenarioFileError> {
-    let line_of = |at: usize| text.get(..at).map_or(1, |before| before.split('\n').count());
-    let file: File = toml::from_str(text).map_err(|error| {
-        let line = line_of(error.span().map_or(0, |span| span.start));
-        ScenarioFileError { line, what: error.message().replace('\n', " ") }
-    })?;
+    let file: File = toml_file::parse(text).map_err(|(line, what)| ScenarioFileError { line, what })?;
     let mut scenario = Scenario::default();
     for record in file.step {
-        let line = line_of(record.span().start);
+        let line = line_at(text, record.span().start);
         let step = parse_step(line, record.get_ref()).map_err(|what| ScenarioFileError { line, what })?;
         if scenario.steps.is_empty() && step.action.node() == Some(&NodeRef::Same) {
             let what =
@@ -67,7 +66,7 @@ pub fn parse(text: &str) -> Result<Scenario, ScenarioFileError> {
         scenario.steps.push(step);
     }
     for fault in file.fault {
-        let line = line_of(fault.span().start);
+        let line = line_at(text, fault.span().start);
         let fault = fault.get_ref().read().map_err(|what| ScenarioFileError { line, what })?;
         scenario.faults.push(fault);
         scenario.fault_lines.push(line);
@@ -208,20 +207,21 @@ fn job_ref(words: &[&str], text: &str) -> Result<JobRef, String> {
     }
 }
 
-/// Parses `job 1 maps 40%`, `job 1 reduces 10%`, `job 1 submitted` and `job 1 over`. The words "is"
-/// and "reach" are ignored.
+/// Parses `job 1 maps 40%`, `job 1 reduces 10%`, `job 1 submitted` and `job 1 ended`. The words "is",
+/// "has" and "reach" are ignored. Files that are older than the word "ended" have "finished" or "over".
 fn parse_condition(text: &str) -> Result<When, String> {
     let bad = || {
         format!(
-            "when = {text:?}: write \"job 1 maps 40%\", \"job 1 reduces 10%\", \"job 1 submitted\" or \"job 1 over\""
+            "when = {text:?}: write \"job 1 maps 40%\", \"job 1 reduces 10%\", \"job 1 submitted\" or \"job 1 ended\""
         )
     };
-    let words: Vec<&str> = text.split_whitespace().filter(|word| !matches!(*word, "is" | "reach")).collect();
+    let words: Vec<&str> =
+        text.split_whitespace().filter(|word| !matches!(*word, "is" | "has" | "reach")).collect();
     let length = if words.first() == Some(&"job") { 2 } else { 1 };
     let (job, mark) = words.split_at_checked(length).ok_or_else(bad)?;
     let mark = match *mark {
         ["submitted"] => JobMark::Submitted,
-        ["over" | "finished"] => JobMark::Over,
+        ["ended" | "finished" | "over"] => JobMark::Ended,
         [phase @ ("maps" | "reduces"), part] => {
             let part = part.strip_suffix('%').and_then(|part| part.parse::<f64>().ok()).ok_or_else(bad)?;
             if !(0.0..=100.0).contains(&part) {

@@ -18,7 +18,7 @@ from = "jobtracker"
 one_way = true
 
 [[step]]
-when = "job_7 is over"
+when = "job_7 has ended"
 after = "2s"
 do = "heal"
 
@@ -51,7 +51,7 @@ fn valid_scenario_is_parsed() {
         one_way: true,
     };
     assert_eq!((&steps[1].when, &steps[1].action), (&When::At(Span::millis(1500)), &second));
-    assert_eq!(steps[2].when, When::Job(JobRef::Number(7), JobMark::Over));
+    assert_eq!(steps[2].when, When::Job(JobRef::Number(7), JobMark::Ended));
     assert_eq!((steps[2].after, &steps[2].action), (Span::secs(2), &ScenarioAction::Heal { node: None }));
     assert_eq!(steps[3].action, ScenarioAction::FillDisk { node: NodeRef::Same, leave: 65536 });
     assert_eq!((faults.len(), fault_lines), (1, vec![27]));
@@ -60,18 +60,29 @@ fn valid_scenario_is_parsed() {
 }
 
 #[test]
+fn end_of_a_job_has_one_documented_word_and_older_words() {
+    for words in ["job 1 ended", "job 1 has ended", "job 1 finished", "job 1 is over"] {
+        let text = format!("[[step]]\nwhen = \"{words}\"\ndo = \"kill\"\nnode = \"node2\"");
+        let scenario = parse(&text).unwrap_or_else(|error| panic!("{words}: {error}"));
+        assert_eq!(scenario.steps[0].when, When::Job(JobRef::Nth(1), JobMark::Ended), "{words}");
+    }
+    let error = parse("[[step]]\nwhen = \"job 1 done\"\ndo = \"kill\"\nnode = \"node2\"");
+    assert!(error.expect_err("an unknown word").what.ends_with("or \"job 1 ended\""));
+}
+
+#[test]
 fn malformed_steps_are_rejected_with_their_line() {
     let kill = "do = \"kill\"\nnode = \"node2\"";
     let cases = [
         ("x = 1", 1, "unknown field"),
-        ("[[step]]\nat = 5\ndo = \"kill\"", 2, "expected a string"),
+        ("[[step]]\nat = 5\ndo = \"kill\"", 2, "at: invalid type: integer `5`, expected a string"),
         ("\n[[step]]\ndo = \"kill\"\nnode = \"node2\"", 2, "`at` or `when` is missing"),
-        (&format!("[[step]]\nat = \"5s\"\nwhen = \"job 1 over\"\n{kill}"), 1, "only one of the two"),
+        (&format!("[[step]]\nat = \"5s\"\nwhen = \"job 1 ended\"\n{kill}"), 1, "only one of the two"),
         (&format!("[[step]]\nat = \"soon\"\n{kill}"), 1, "at = \"soon\" is not a time"),
         (&format!("[[step]]\nat = \"-1s\"\n{kill}"), 1, "is not a time"),
         (&format!("[[step]]\nwhen = \"job 1 maps 400%\"\n{kill}"), 1, "from 0% to 100%"),
-        (&format!("[[step]]\nwhen = \"job 0 over\"\n{kill}"), 1, "is not a job"),
-        (&format!("[[step]]\nwhen = \"job_07 over\"\n{kill}"), 1, "is not a job"),
+        (&format!("[[step]]\nwhen = \"job 0 ended\"\n{kill}"), 1, "is not a job"),
+        (&format!("[[step]]\nwhen = \"job_07 ended\"\n{kill}"), 1, "is not a job"),
         (&format!("[[step]]\nwhen = \"full moon\"\n{kill}"), 1, "job 1 maps 40%"),
         ("[[step]]\nat = \"1s\"\ndo = \"meteor\"", 1, "kill, stop, cont"),
         ("[[step]]\nat = \"1s\"\ndo = \"kill\"", 1, "kill: node is missing"),
@@ -102,7 +113,8 @@ fn malformed_steps_are_rejected_with_their_line() {
         ("[[fault]]\nat_s = 1.0\nwhat = \"rack\"\nrack = 1\nnode = 1", 1, "rack takes no node"),
         ("[[fault]]\nat_s = 1.0\nwhat = \"stop\"\nfactor = 2.0", 1, "stop takes no factor"),
         ("[[fault]]\nat_s = 1.0\nwhat = \"slow\"\nnode = 1", 1, "slow: factor is missing"),
-        ("[[fault]]\nat_s = 1.0\nwhat = \"slow\"\nnode = 1\nfactor = 0.0", 1, "not above 0"),
+        ("[[fault]]\nat_s = 1.0\nwhat = \"slow\"\nnode = 1\nfactor = 0.0", 1, "must be at least 1"),
+        ("[[fault]]\nat_s = 1.0\nwhat = \"slow\"\nnode = 1\nfactor = 0.5", 1, "factor = 0.5 is not valid"),
     ];
     for (text, line, why) in cases {
         let error = parse(text).expect_err(text);

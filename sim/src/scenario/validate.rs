@@ -123,7 +123,7 @@ mod tests {
         }
         let fine = [
             kill("at = \"1s\"", "node8"),
-            kill("when = \"job 3 over\"", "jobtracker"),
+            kill("when = \"job 3 ended\"", "jobtracker"),
             fault("what = \"rack\"\nrack = 0"),
             fault("what = \"stop\""),
         ];

@@ -8,7 +8,7 @@
 
 use super::{
     JobPlan, MapPlan, ReducePlan, Workload, seconds,
-    trace::{SizeLimit, Source, TraceError, check_task_times, check_time_range},
+    trace::{SizeLimit, Source, TraceError, check_task_times, check_time_range, describe_json_error},
 };
 use mrcore::{job::Priority, metrics::stats::quantile};
 use serde::Deserialize;
@@ -89,7 +89,7 @@ pub fn read(path: &Path) -> Result<Trace, TraceError> {
             if error.is_io() {
                 source.unreadable(error.line() as u64, error.into())
             } else {
-                source.bad(error.line() as u64, error.to_string())
+                source.bad(error.line() as u64, describe_json_error(&error))
             }
         })?;
         let tasks = [&job.map_tasks, &job.reduce_tasks].map(|tasks| tasks.as_ref().map_or(0, Vec::len));
@@ -300,7 +300,7 @@ mod tests {
                 "(ten years); check the units",
             ),
             (String::new(), "no jobs in it"),
-            (format!("{JOB}{{"), ":7: "),
+            (format!("{JOB}{{"), ":7: EOF while parsing an object at column "),
         ];
         for (text, expected) in cases {
             let error = parse(&text).map(|_| ()).expect_err(expected).to_string();

@@ -16,7 +16,7 @@ use std::{
 pub enum TraceError {
     #[error("{path}: {source}")]
     Unreadable { path: String, source: io::Error },
-    #[error("{path}: no jobs in it")]
+    #[error("{path}: no jobs in it: give a trace with jobs, or a history (.jsonl) or a folder of histories")]
     Empty { path: String },
     #[error("{path}: no job in it has ended: {what}")]
     NoneEnded { path: String, what: String },
@@ -26,6 +26,15 @@ pub enum TraceError {
     Partial { path: String },
     #[error("{path}:{line}: {what}")]
     Bad { path: String, line: u64, what: String },
+}
+
+/// Describes an error of JSON without its line, which the error of the file has.
+pub(super) fn describe_json_error(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.rsplit_once(" at line ") {
+        Some((what, _)) if error.line() > 0 => format!("{what} at column {}", error.column()),
+        _ => text,
+    }
 }
 
 /// Maximum bytes of a line. The line of a job with a million splits has a few hundred MiB.

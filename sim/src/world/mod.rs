@@ -56,7 +56,7 @@ use crate::{
     histories::{Histories, Recording},
     outcome::{Outcome, RuleViolation, TIMED_TASKS_MAX},
     rng::Rng,
-    setup::{Setup, node_name, thread_cpu_time},
+    setup::{Setup, thread_cpu_time},
     workload::Workload,
 };
 use agent::Action;
@@ -600,7 +600,7 @@ impl World {
 fn machine(setup: &Setup, at: usize) -> Node {
     let machine = &setup.machines[at];
     Node {
-        name: node_name(at),
+        name: setup.node_name(at),
         rack: machine.rack.to_string(),
         slots: machine.slots,
         speed: machine.speed,

@@ -88,7 +88,7 @@ impl World {
                 JobMark::Submitted => true,
                 JobMark::Maps(part) => done(Phase::Map, part),
                 JobMark::Reduces(part) => done(Phase::Reduce, part),
-                JobMark::Over => job.has_ended(),
+                JobMark::Ended => job.has_ended(),
             }
         };
         let (due, waiting): (Vec<usize>, Vec<usize>) =

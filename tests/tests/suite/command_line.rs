@@ -29,6 +29,30 @@ fn invalid_scheduler_changes_nothing() {
 }
 
 #[test]
+fn interrupted_comparison_keeps_its_runs_and_says_how_it_continues() {
+    let folder = tempfile::tempdir().unwrap();
+    let compare = |seeds: &str| {
+        let mut command = Command::new(binaries().join("mrctl"));
+        command.args(["lab", "compare", "--policies", "fifo", "--workloads", "gridmix[jobs=20]"]);
+        command.args(["--dir", "results", "--seeds", seeds]).current_dir(folder.path());
+        command
+    };
+    let stored = || fs::read_dir(folder.path().join("results")).map_or(0, Iterator::count);
+    let comparing = compare("400").stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually("a run is stored", || (stored() > 0).then_some(()));
+    assert!(Command::new("kill").args(["-INT", &comparing.id().to_string()]).status().unwrap().success());
+    let ended = comparing.wait_with_output().unwrap();
+    let why = String::from_utf8_lossy(&ended.stderr);
+    let line = format!(
+        "mrctl: interrupted: {} of 1200 runs are stored in results; the same command does the others: mrctl lab compare ",
+        stored()
+    );
+    assert!(ended.status.code() == Some(1) && why.starts_with(&line) && why.lines().count() == 1, "{why}");
+    let ran = compare("1").output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+}
+
+#[test]
 fn dead_jobtracker_error_says_what_to_do() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     fs::write(cluster.path("f"), "a\n").unwrap();

@@ -1,12 +1,17 @@
 //! Faults on a local cluster: scenario files; damaged, slow and full nodes by `mrctl chaos`; a
 //! short soak.
 
-use fermata_tests::{Cluster, QUICK, Row, Up, binaries, eventually, random_file, sha256_of};
+use fermata_tests::{Cluster, QUICK, Row, Up, binaries, eventually, is_gone, random_file, sha256_of};
 use serde_json::Value;
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{self, BufRead, BufReader, Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
     process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -39,7 +44,7 @@ fn scenario_runs_and_reports_its_measurements() {
     let args = ["submit", "teragen", "--output", "/gen", "--conf", "rows=50000", "--conf", "maps=4"];
     cluster.mrctl(&args);
     let scenario = "[[step]]\nwhen = \"job 1 maps 25%\"\ndo = \"kill\"\nnode = \"any running job 1\"\nfor = \"4s\"\n\n\
-                    [[step]]\nwhen = \"job 1 over\"\nafter = \"500ms\"\ndo = \"stop\"\nnode = \"jobtracker\"\nfor = \"2s\"\n";
+                    [[step]]\nwhen = \"job 1 ended\"\nafter = \"500ms\"\ndo = \"stop\"\nnode = \"jobtracker\"\nfor = \"2s\"\n";
     fs::write(cluster.path("faults.toml"), scenario).unwrap();
     // The scenario waits for a job that is not submitted yet.
     let mut play = cluster
@@ -111,6 +116,76 @@ fn check_bad_scenarios_are_refused(cluster: &Cluster) {
     assert!(cluster.refused(2, &["chaos", "run", "bad.toml"]).contains("has no [[step]]"));
     let printed = cluster.mrctl(&["chaos", "fill-disk", "node1", "--clear"]);
     assert!(printed.contains("was not filled by mrctl"), "{printed}");
+}
+
+/// Forwards the frames of a client (HTTP/2: 9 bytes of head with the length and the type) to a server
+/// until a request begins (type 1) that `is_forwarded` refuses.
+fn forward_requests(
+    mut client: &TcpStream,
+    mut server: &TcpStream,
+    is_forwarded: impl Fn() -> bool,
+) -> io::Result<()> {
+    let mut preface = [0; 24];
+    client.read_exact(&mut preface)?;
+    server.write_all(&preface)?;
+    loop {
+        let mut head = [0; 9];
+        client.read_exact(&mut head)?;
+        if head[3] == 1 && !is_forwarded() {
+            return Ok(());
+        }
+        let mut frame = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+        client.read_exact(&mut frame)?;
+        server.write_all(&[&head[..], &frame].concat())?;
+    }
+}
+
+/// Returns the address of a proxy of the JobTracker that kills it before it gets the request with this
+/// number, from 1.
+fn proxy_that_kills_before(request: usize, cluster: &Cluster) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    let (jobtracker, pid) = (cluster.config().cluster.jobtracker, cluster.pid_of("jobtracker", "jobtracker"));
+    let requests = Arc::new(AtomicUsize::new(0));
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            // While the JobTracker is down, the connection of the client is closed.
+            let Ok(server) = TcpStream::connect(&jobtracker) else { continue };
+            let (requests, pid) = (requests.clone(), pid.clone());
+            let (mut answers, mut to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            std::thread::spawn(move || io::copy(&mut answers, &mut to));
+            std::thread::spawn(move || {
+                let is_forwarded = || requests.fetch_add(1, Ordering::Relaxed) + 1 != request;
+                if forward_requests(&client, &server, is_forwarded).is_ok() {
+                    assert!(Command::new("kill").args(["-KILL", &pid]).status().unwrap().success());
+                    eventually("the JobTracker has ended", || is_gone(&pid).then_some(()));
+                }
+                client.shutdown(Shutdown::Both).ok();
+                server.shutdown(Shutdown::Both).ok();
+            });
+        }
+    });
+    addr
+}
+
+/// `mrctl kill` queries the job, kills it, and queries it again for what it prints.
+#[test]
+fn kill_says_that_the_job_is_killed_if_the_jobtracker_dies_between_kill_and_query() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, open: true, ..Up::default() });
+    fs::write(cluster.path("in"), "a\n").unwrap();
+    cluster.mrctl(&["fs", "put", "in", "/in"]);
+    let job = cluster.detach(&["streaming", "--mapper", "sleep 600", "--input", "/in", "--output", "/out"]);
+    eventually("the job runs", || (cluster.json(&["job", &job])["maps"]["running"] == 1).then_some(()));
+    let pid = cluster.pid_of("jobtracker", "jobtracker");
+    let proxy = proxy_that_kills_before(3, &cluster);
+    let mut killing = cluster.command(&["kill", &job, "--jobtracker", &proxy]);
+    let killing = killing.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually("the JobTracker has been killed", || is_gone(&pid).then_some(()));
+    cluster.mrctl(&["chaos", "restart", "jobtracker"]);
+    let killed = killing.wait_with_output().unwrap();
+    let (out, why) = (String::from_utf8_lossy(&killed.stdout), String::from_utf8_lossy(&killed.stderr));
+    assert!(killed.status.success() && out == format!("{job} was killed\n"), "{out}{why}");
+    assert_eq!(cluster.json(&["job", &job])["state"], "killed");
 }
 
 /// Ends a scenario while a node is frozen and another is being restarted, because the reader of its

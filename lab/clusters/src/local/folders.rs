@@ -12,6 +12,7 @@ use std::{
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
 };
+use view::output::Usage;
 
 /// Prefix of the name of a folder for trackers that is outside the cluster folder.
 const TASKS_FOLDER_PREFIX: &str = "fermata-tasks-";
@@ -126,9 +127,13 @@ pub fn remove_outside_folder(folder: &Path) -> Result<()> {
     }
 }
 
-/// Creates a folder for a temporary cluster. Dropping the result removes the folder. Tasks of
-/// another account can traverse it.
+/// Creates a folder for a temporary cluster in the folder `within`, which is that of the flag `--dir`.
+/// Dropping the result removes the folder. Tasks of another account can traverse it.
 pub fn temporary_folder(within: &Path, prefix: &str) -> Result<tempfile::TempDir> {
+    if !within.is_dir() {
+        let why = "there is no such folder: create it, or give another one";
+        bail!(Usage(format!("--dir {}: {why}", within.display())));
+    }
     let made = tempfile::Builder::new().prefix(prefix).tempdir_in(within);
     let folder = made.with_context(|| format!("cannot create a folder in {}", within.display()))?;
     if rustix::process::geteuid().is_root() {

@@ -61,7 +61,7 @@ async fn actions_in_progress_at_the_timeout_are_undone() {
     let space = tempfile::tempdir().unwrap();
     let text = "[[step]]\nat = \"0s\"\ndo = \"partition\"\nnode = \"n\"\nfrom = \"master\"\nfor = \"10m\"\n";
     fs::write(space.path().join("faults.toml"), text).unwrap();
-    let steps = sim::catalog::read_scenario(&space.path().join("faults.toml")).unwrap().steps;
+    let steps = sim::catalog::read_scenario("", &space.path().join("faults.toml")).unwrap().steps;
     let target = Arc::new(ChaosTarget::Machines(fleet(space.path())));
     let (observer, view) = (Observer::new(target.client_target()), ClusterView::default());
     let opening = InitialCluster { nodes: vec!["n".into()], observer, view };

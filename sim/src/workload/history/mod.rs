@@ -14,7 +14,7 @@ mod records;
 
 use super::{
     Workload,
-    trace::{SizeLimit, Source, TraceError, check_task_times, check_time_range},
+    trace::{SizeLimit, Source, TraceError, check_task_times, check_time_range, describe_json_error},
 };
 use crate::{BEGINNING, Outcome};
 pub use calibrate::Calibrated;
@@ -223,7 +223,7 @@ impl HistoryReader {
                 continue;
             }
             let value: Value =
-                serde_json::from_str(&text).map_err(|error| source.bad(line, error.to_string()))?;
+                serde_json::from_str(&text).map_err(|error| source.bad(line, describe_json_error(&error)))?;
             if value.get("format").is_some() {
                 self.end_job(current.take()).map_err(|what| source.bad(line - 1, what))?;
                 current = self.start_job(value).map_err(|what| source.bad(line, what))?;

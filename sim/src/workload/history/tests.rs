@@ -179,7 +179,7 @@ fn error_of_a_bad_history_names_the_line() {
             sample_history().replace("\"reduces\":1", "\"reduces\":4000000000"),
             ":1: a job of 4000000001 tasks",
         ),
-        ("nonsense".to_owned(), ":1: expected"),
+        ("nonsense".to_owned(), ":1: expected ident at column 2"),
         (String::new(), "no jobs in it"),
     ];
     for (text, expected) in cases {
