@@ -208,7 +208,7 @@ async fn run_lab(command: LabCommand) -> Result<ExitCode> {
         }
         LabCommand::Chaos(command) => lab::chaos::run(command).await,
         LabCommand::Sim(args) => command::sim::run(&args).await,
-        LabCommand::Compare(args) => command::compare::run(&args).await,
+        LabCommand::Compare(args) => command::compare::run(&args),
         LabCommand::Replay(args) => command::sim_replay::run(&args),
         LabCommand::Repro(args) => command::sim_repro::run(&args).await,
         LabCommand::Verify(args) => command::verify::run(&args).await,

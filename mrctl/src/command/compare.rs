@@ -131,7 +131,7 @@ fn explain_interruption(error: CampaignError, dir: Option<&Path>, command: &str)
     })
 }
 
-pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     check_part(args)?;
     let variants = parse_policies("--policies", &args.policies)?;
     let policies: Vec<&str> = variants.iter().map(|variant| variant.label.as_str()).collect();

@@ -202,40 +202,8 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         faults: args.faults.clone(),
     };
     let variants = parse_policies("--scheduler", &args.scheduler)?;
-    if args.parquet.is_some() && !cfg!(feature = "parquet") {
-        let build = "cargo build --release -p mrctl --features parquet";
-        anyhow::bail!(Usage(format!(
-            "--parquet: this mrctl was built without Parquet: build it with {build}"
-        )));
-    }
-    let of_one_run = [&args.swf, &args.batsim_workload, &args.batsim_jobs];
-    let one_run =
-        of_one_run.iter().any(|path| path.is_some()) || args.history.is_some() || args.why.is_some();
-    if one_run && (variants.len() > 1 || args.seeds > 1) {
-        let flags = "--swf, --batsim-workload, --batsim-jobs, --history and --why are for one run";
-        anyhow::bail!(Usage(format!("{flags}: give one policy with --scheduler, and one seed")));
-    }
-    let files = [
-        ("--report", &args.report),
-        ("--csv", &args.csv),
-        ("--parquet", &args.parquet),
-        ("--swf", &args.swf),
-        ("--batsim-workload", &args.batsim_workload),
-        ("--batsim-jobs", &args.batsim_jobs),
-    ];
-    let inputs: Vec<PathBuf> =
-        request.files().map(Path::to_path_buf).chain(policy_files(&variants)).collect();
-    can_write_all(&files, &inputs)?;
-    if let Some(folder) = &args.figures {
-        let labels = variants.iter().map(|variant| variant.label.as_str());
-        create_figures_folder(folder, &inputs, &report::chart_names(labels))?;
-    }
+    let inputs = check_outputs(args, &request, &variants)?;
     let histories = args.history.as_deref().map(NewHistories::create).transpose()?;
-    for (flag, time) in [("--mtbf", args.mtbf), ("--mttr", args.mttr)] {
-        if let Some(time) = time.filter(|time| time.0 < FAILURE_TIME_MIN) {
-            anyhow::bail!(Usage(format!("{flag} {time}: the time must be at least 1s")));
-        }
-    }
     let case = open_case(&request, args.seeds, None)?;
     let started = Instant::now();
     let seeds = args.first_seed..args.first_seed + args.seeds;
@@ -298,6 +266,44 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         shown.print()?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Checks flags that exclude each other, and that all results can be written. Returns the files that
+/// are read.
+fn check_outputs(args: &Compare, request: &Request, variants: &[Variant]) -> Result<Vec<PathBuf>> {
+    if args.parquet.is_some() && !cfg!(feature = "parquet") {
+        let build = "cargo build --release -p mrctl --features parquet";
+        anyhow::bail!(Usage(format!(
+            "--parquet: this mrctl was built without Parquet: build it with {build}"
+        )));
+    }
+    let of_one_run = [&args.swf, &args.batsim_workload, &args.batsim_jobs];
+    let one_run =
+        of_one_run.iter().any(|path| path.is_some()) || args.history.is_some() || args.why.is_some();
+    if one_run && (variants.len() > 1 || args.seeds > 1) {
+        let flags = "--swf, --batsim-workload, --batsim-jobs, --history and --why are for one run";
+        anyhow::bail!(Usage(format!("{flags}: give one policy with --scheduler, and one seed")));
+    }
+    let files = [
+        ("--report", &args.report),
+        ("--csv", &args.csv),
+        ("--parquet", &args.parquet),
+        ("--swf", &args.swf),
+        ("--batsim-workload", &args.batsim_workload),
+        ("--batsim-jobs", &args.batsim_jobs),
+    ];
+    let inputs: Vec<PathBuf> = request.files().map(Path::to_path_buf).chain(policy_files(variants)).collect();
+    can_write_all(&files, &inputs)?;
+    if let Some(folder) = &args.figures {
+        let labels = variants.iter().map(|variant| variant.label.as_str());
+        create_figures_folder(folder, &inputs, &report::chart_names(labels))?;
+    }
+    for (flag, time) in [("--mtbf", args.mtbf), ("--mttr", args.mttr)] {
+        if let Some(time) = time.filter(|time| time.0 < FAILURE_TIME_MIN) {
+            anyhow::bail!(Usage(format!("{flag} {time}: the time must be at least 1s")));
+        }
+    }
+    Ok(inputs)
 }
 
 /// Writes the results in all requested files.
