@@ -94,7 +94,8 @@ impl Marker {
         match kind.trim() {
             "not measured" => Some(Self::NotMeasured).filter(|_| rest.trim().len() > 3),
             "archive" => {
-                let mut parts = rest.split(';').map(str::trim);
+                // The name of a workload can have a semicolon, without a space after it.
+                let mut parts = rest.split("; ").map(str::trim);
                 let (file, title) = parts.next()?.split_once(',')?;
                 let (mut columns, mut rows) = (Vec::new(), Vec::new());
                 for part in parts {
@@ -497,7 +498,7 @@ const CODA_GOALS_MISSED: [(&str, &str, &str); 1] = [("coda-fcs-map-heavy.json", 
 
 /// The archives that compare `coda` with other policies, and the workloads that they must have. The
 /// page names the workloads of the goals that have no archive.
-const CODA_WORKLOADS: [(&str, &[&str]); 3] = [
+const CODA_WORKLOADS: [(&str, &[&str]); 5] = [
     (
         "coda.json",
         &["hsrtf", "gridmix", "chronos-sort", "chronos-wordcount", "coshh-facebook", "coshh-yahoo"],
@@ -507,6 +508,8 @@ const CODA_WORKLOADS: [(&str, &[&str]); 3] = [
         &["chronos-sort[faults=node-dies.toml]", "chronos-wordcount[faults=node-dies.toml]"],
     ),
     ("coda-fcs-map-heavy.json", &["fcs-map-heavy"]),
+    ("coda-fb2009-load05.json", &["FB-2009_samples_24_times_1hr_0.tsv[nodes=20;load=0.5]"]),
+    ("coda-fb2009-load07.json", &["FB-2009_samples_24_times_1hr_0.tsv[nodes=20;load=0.7]"]),
 ];
 
 /// The policies that each of these workloads must have.
