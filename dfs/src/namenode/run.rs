@@ -17,6 +17,7 @@ use journal::{LogFailed, Recovery, SnapshotPolicy, log::RECORD_BYTES_MAX};
 use proto::dfs::{block_reports_server::BlockReportsServer, name_node_server::NameNodeServer};
 use security::{Guard, Role, SecurityError};
 use std::{io, pin::Pin, sync::Arc, time::Instant};
+use tokio::sync::Semaphore;
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 /// Why a NameNode ended.
@@ -88,6 +89,9 @@ async fn serve(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Result
         jobs,
         enforces,
         lost_edits: lost,
+        backup_permit: Arc::new(Semaphore::new(1)),
+        retry_cache: settings.retry_cache,
+        disk_reserve: settings.disk_reserve.0,
     };
     // A request may be as large as a record of the log, because the commit of a job with many
     // output files is one request.
