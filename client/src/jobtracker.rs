@@ -11,6 +11,7 @@ use crate::{
     error::innermost,
     model::{self, Attempt, Job, PhaseStatus, Preemption, Task, Tracker},
 };
+use dfs_client::{BackupPart, BackupStart};
 use proto::Reply;
 use proto::mr::{self as pb, tracker_logs_client::TrackerLogsClient};
 use security::{Credentials, Role};
@@ -379,6 +380,22 @@ impl JobTracker {
         }
     }
 
+    /// Makes a snapshot on the JobTracker and passes each part of a backup to `sink`. The backup is
+    /// complete if its last part was [`BackupPart::End`].
+    pub async fn backup<E: From<Error>>(
+        &self,
+        mut sink: impl FnMut(BackupPart) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let mut chunks = self.reply(rpc::backup(&self.client, self.request(pb::BackupRequest {}))).await?;
+        loop {
+            match chunks.message().await {
+                Ok(Some(chunk)) => sink(backup_part(chunk))?,
+                Ok(None) => return Ok(()),
+                Err(status) => return Err(self.refusal(&status).into()),
+            }
+        }
+    }
+
     /// Passes each chunk of the log of an attempt to `sink`.
     pub async fn log<E: From<Error>>(
         &self,
@@ -408,6 +425,17 @@ impl JobTracker {
 
 fn new_request_id() -> Vec<u8> {
     uuid::Uuid::new_v4().as_bytes().to_vec()
+}
+
+fn backup_part(chunk: pb::BackupChunk) -> BackupPart {
+    match chunk.start {
+        Some(pb::BackupStart { cluster_id, layout, journal, last_record, bytes }) => {
+            BackupPart::Start(BackupStart { cluster_id, layout, journal, last_record, bytes })
+        }
+        None if !chunk.file.is_empty() => BackupPart::File(chunk.file),
+        None if !chunk.data.is_empty() => BackupPart::Data(chunk.data),
+        None => BackupPart::End(chunk.files),
+    }
 }
 
 fn phase(phase: Option<pb::PhaseStatus>) -> PhaseStatus {

@@ -22,4 +22,5 @@ proto::boxed_calls! { Rpc:
     why(pb::WhyRequest) -> pb::WhyReply;
     schedulers(pb::SchedulersRequest) -> pb::SchedulersReply;
     shadow(pb::ShadowRequest) -> pb::ShadowReply;
+    backup(pb::BackupRequest) -> tonic::Streaming<pb::BackupChunk>;
 }

@@ -104,6 +104,7 @@ impl Daemon {
         let lock = FolderLock::acquire(&settings.dir, "jobtracker")?;
         let histories = settings.dir.join(HISTORY_FOLDER);
         let storage = Storage::open(&settings.dir, recovery)?;
+        let cluster_id = storage.cluster_id.clone();
         let options = ClientOptions::new(&config.cluster.namenode, config.client.clone()).with(credentials);
         let policy = Policy { name: config.scheduler.name.clone(), params: params.clone() };
         let parts = replay_journal(storage, core, (&histories, policy), &settings, options)?;
@@ -128,10 +129,12 @@ impl Daemon {
         let service = ClientService {
             driver: driver.clone(),
             histories,
+            cluster_id,
             params,
             decision_times,
             history_permits: permits(HISTORY_READERS_MAX),
             submission_permits: permits(SUBMISSIONS_MAX),
+            backup_permit: permits(1),
             watch_permits: permits(WATCHERS_MAX),
             shared_statuses: Arc::default(),
             queues: Arc::new(queues),

@@ -1,8 +1,9 @@
 //! The gRPC service for clients. Each method decodes the request, checks permissions, and calls the
 //! driver.
 
-use crate::{driver::Driver, error::Refusal, history, shared_status::SharedStatuses, submit, wire};
+use crate::{driver::Driver, error::Refusal, history, shared_status::SharedStatuses, storage, submit, wire};
 use daemon::serve::stream_chunks;
+use journal::{backup::Parts, snapshot_policy};
 use mrcore::{Cluster, ids::JobId, job::Job};
 use proto::mr::{self as pb, job_tracker_server::JobTracker};
 use schedulers::{Params, explain::Subject, timed::DecisionTimes};
@@ -34,12 +35,15 @@ type Chunks<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 pub(crate) struct ClientService {
     pub(crate) driver: Arc<Driver>,
     pub(crate) histories: PathBuf,
+    pub(crate) cluster_id: String,
     pub(crate) params: Arc<Params>,
     pub(crate) decision_times: Arc<DecisionTimes>,
     /// Permits for reading histories.
     pub(crate) history_permits: Arc<Semaphore>,
     /// Permits for submissions.
     pub(crate) submission_permits: Arc<Semaphore>,
+    /// The permit for a backup.
+    pub(crate) backup_permit: Arc<Semaphore>,
     /// Permits for watches.
     pub(crate) watch_permits: Arc<Semaphore>,
     pub(crate) shared_statuses: Arc<SharedStatuses<FullStatus>>,
@@ -77,6 +81,18 @@ impl ClientService {
         };
         let known: Vec<&str> = queues.iter().map(String::as_str).collect();
         Err(Refusal::invalid(format!("there is no queue {name:?}: the queues are {}", known.join(", "))))
+    }
+
+    /// Makes a snapshot, and returns the files of a backup.
+    async fn make_backup(&self) -> Result<Parts, Refusal> {
+        let newest_job = self.driver.read(|cluster| cluster.newest_job()).await?;
+        let log = self.driver.log().clone();
+        let made = tokio::task::spawn_blocking(move || storage::snapshot(&log)).await;
+        made.map_err(|error| failed_backup(&error))?.map_err(|error| failed_backup(&error))?;
+        // All facts in the snapshot are in the histories after this.
+        self.driver.read(|_| ()).await?;
+        self.driver.history_writer().flush().await;
+        storage::backup(self.driver.log(), &self.histories, newest_job).map_err(|error| failed_backup(&error))
     }
 
     /// Returns the refusal for a job that is not in memory: either the job ended long ago, or it
@@ -333,6 +349,40 @@ impl JobTracker for ClientService {
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
+
+    type BackupStream = Chunks<pb::BackupChunk>;
+
+    async fn backup(&self, _: Request<pb::BackupRequest>) -> Answer<Self::BackupStream> {
+        let permit = self.backup_permit.clone().try_acquire_owned();
+        let permit =
+            permit.map_err(|_| Refusal::refused("another backup is being made: wait until it ends"))?;
+        let reserve = self.driver.config().disk_reserve.0;
+        if let Some(why) = snapshot_policy::shortage(self.driver.log(), reserve) {
+            let message = format!("the JobTracker has not enough disk space for a snapshot: {why}");
+            return Err(Refusal::refused(message).into());
+        }
+        let (sender, receiver) = mpsc::channel(2);
+        let service = self.clone();
+        tokio::spawn(async move {
+            let _permit = permit;
+            let mut parts = match service.make_backup().await {
+                Ok(parts) => parts,
+                Err(refusal) => return drop(sender.send(Err(refusal.into())).await),
+            };
+            let start = wire::backup_start(&parts, service.cluster_id.clone());
+            if sender.send(Ok(start)).await.is_ok() {
+                let chunk = |part: io::Result<_>| {
+                    part.map(wire::backup_chunk).map_err(|error| failed_backup(&error).into())
+                };
+                stream_chunks(sender, move || parts.next().map(chunk)).await;
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+}
+
+fn failed_backup(error: &dyn std::fmt::Display) -> Refusal {
+    Refusal::refused(format!("the backup of the JobTracker failed: {error}"))
 }
 
 fn unknown_task(subject: Subject) -> Refusal {

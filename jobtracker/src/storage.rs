@@ -3,13 +3,14 @@
 //! A snapshot is made from the journal files, not from memory (ADR 0007). It contains facts, as the
 //! journal does: see `compact`.
 
-use crate::compact::compact;
+use crate::{compact::compact, history};
 use journal::{
     AppendError, DataFolder, DataFolderError, Item, Log, LogError, LogFailed, Owner, Recovering, Recovery,
     Replay,
+    backup::Parts,
     codec::{self, CodecError},
 };
-use mrcore::{Cluster, Fact, Time, fact::Entry};
+use mrcore::{Cluster, Fact, Time, fact::Entry, ids::JobId};
 use std::{
     io,
     path::{Path, PathBuf},
@@ -80,7 +81,7 @@ pub(crate) struct Storage {
 impl Storage {
     /// Opens the folder and initialises an empty one. The caller holds the lock of the folder.
     pub(crate) fn open(folder: &Path, recovery: Recovery) -> Result<Self, StorageError> {
-        let DataFolder { log, replay, cluster_id, lost, recovery_requested, recovering } =
+        let DataFolder { log, replay, cluster_id, lost, recovery_requested, recovering, .. } =
             DataFolder::open(OWNER, folder, recovery)?;
         Ok(Self { log, replay, cluster_id, lost, recovery_requested, recovering: Some(recovering) })
     }
@@ -163,6 +164,7 @@ pub(crate) fn read_entries(
 
 /// Makes a snapshot of all records so far. Blocks, so it must run on a thread for blocking work.
 pub(crate) fn snapshot(log: &Log) -> Result<(), StorageError> {
+    let _exclusive = log.lock_snapshots();
     let upto = log.rotate()?;
     if upto == 0 || log.bytes_since_snapshot() == 0 {
         return Ok(());
@@ -185,4 +187,51 @@ pub(crate) fn snapshot(log: &Log) -> Result<(), StorageError> {
     log.snapshot_done(upto)?;
     tracing::info!(upto, before, kept = entries.len(), bytes, "snapshot of the journal written");
     Ok(())
+}
+
+/// Returns the newest snapshot, and the histories of the jobs up to `newest_job`, as a backup. The
+/// snapshot may not have the newer jobs.
+pub(crate) fn backup(log: &Log, histories: &Path, newest_job: JobId) -> Result<Parts, StorageError> {
+    let files = history::files(histories)
+        .map_err(|source| StorageError::Io { path: histories.into(), source })?
+        .into_iter()
+        .filter(|(job, _)| *job <= newest_job)
+        .map(|(_, path)| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            (format!("{HISTORY_FOLDER}/{name}"), path.clone())
+        });
+    Ok(Parts::of(log, OWNER.folder, files.collect())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use journal::backup::Part;
+    use std::fs;
+
+    #[test]
+    fn backup_has_the_histories_of_the_jobs_in_its_snapshot() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = Storage::open(folder.path(), Recovery::Refuse).unwrap();
+        let histories = folder.path().join(HISTORY_FOLDER);
+        fs::create_dir(&histories).unwrap();
+        for name in ["job_1.jsonl", "job_2.jsonl", "job_3.jsonl", "job_1.txt"] {
+            fs::write(histories.join(name), name).unwrap();
+        }
+        let fact = Fact::JobTrackerStarted { epoch: 1, scheduler: "fifo".into() };
+        let entry = codec::encode(&Entry { at: Time(1), fact });
+        storage.log.sync(storage.log.append(&entry).unwrap()).unwrap();
+        snapshot(&storage.log).unwrap();
+        let parts = backup(&storage.log, &histories, JobId(2)).unwrap();
+        assert_eq!(parts.last_record, 1);
+        let mut files: Vec<String> = parts
+            .filter_map(|part| match part.unwrap() {
+                Part::File(path) => Some(path),
+                _ => None,
+            })
+            .collect();
+        files.sort();
+        let snapshot = "journal/snapshot-00000000000000000001.snap";
+        assert_eq!(files, ["history/job_1.jsonl", "history/job_2.jsonl", snapshot]);
+    }
 }

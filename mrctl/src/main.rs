@@ -18,7 +18,7 @@ use std::{fmt::Write as _, io, process::ExitCode};
 
 /// The headings in the help of `mrctl`, each with its commands. clap has no headings for commands.
 const HEADINGS: [(&str, &[&str]); 7] = [
-    ("Cluster", &["demo", "up", "down", "status", "health", "top", "web", "cluster"]),
+    ("Cluster", &["demo", "up", "down", "status", "health", "top", "web", "cluster", "backup", "restore"]),
     ("Files", &["fs"]),
     ("Jobs", &["submit", "jobs", "job", "tasks", "logs", "counters", "history", "kill", "programs"]),
     ("Scheduling", &["why", "preempt", "resume", "schedulers", "shadow", "new"]),
@@ -40,10 +40,9 @@ const HELP_FOOTER: &str = "\
 `mrctl COMMAND --help` shows examples and options; results as JSON: --json.
 Exit codes: 0 success; 1 failure; 2 usage error. `mrctl --version`: the version.
 
-The cluster is the first of these that is given or exists: --namenode and
---jobtracker (or FERMATA_NAMENODE and FERMATA_JOBTRACKER), --config (or
-FERMATA_CONFIG), a running cluster in ./.fermata, ./fermata.toml, the nearest
-.fermata folder in a parent folder.";
+The cluster is the first that is given or exists: --namenode and --jobtracker
+(or FERMATA_NAMENODE, FERMATA_JOBTRACKER), --config (or FERMATA_CONFIG), one
+running in ./.fermata, ./fermata.toml, the nearest .fermata in a parent folder.";
 
 /// Returns the template of the help, which lists each command under its heading, with the first
 /// line of the command's own help.
@@ -107,6 +106,8 @@ enum Command {
     /// Create and run a cluster on several machines, with its users
     #[command(subcommand, arg_required_else_help = true)]
     Cluster(command::cluster::ClusterCommand),
+    Backup(command::backup::Args),
+    Restore(command::restore::Args),
     #[command(flatten)]
     Experiment(LabCommand),
     /// Experiments: the commands under "Lab" in the help of `mrctl`
@@ -127,6 +128,7 @@ impl Command {
                 | Self::New(_)
                 | Self::Web(_)
                 | Self::Cluster(_)
+                | Self::Restore(_)
                 | Self::Experiment(_)
                 | Self::Lab(_)
         )
@@ -197,6 +199,8 @@ async fn run_command(cli: Cli) -> Result<ExitCode> {
         Command::Web(args) => command::web::run(args, &cli.target).await,
         Command::Token(args) => command::token::run(&args, &cli.target),
         Command::Cluster(command) => command::cluster::run(command).await,
+        Command::Backup(args) => command::backup::run(args, &cli.target).await,
+        Command::Restore(args) => command::restore::run(args),
         Command::Experiment(command) | Command::Lab(command) => Box::pin(run_lab(command)).await,
     }
 }
@@ -361,6 +365,10 @@ mod tests {
             "down --purge",
             "up --open --json --detach",
             "status --json",
+            "backup /backups/monday --json",
+            "restore --check /backups/monday",
+            "restore /backups/monday --replace --dir .fermata",
+            "restore /backups/monday --namenode-dir /data/namenode --jobtracker-dir /data/jobtracker",
             "token --valid 7d",
             "fs ls -l -R -H /a /b",
             "fs ls -lh /a",

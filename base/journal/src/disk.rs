@@ -76,6 +76,11 @@ impl RealDisk {
         Ok(Self { folder })
     }
 
+    /// Opens a file of any folder for reading.
+    pub(crate) fn open_file(path: &Path) -> io::Result<Box<dyn ReadFile>> {
+        Ok(Box::new(RealFile(File::open(path)?)))
+    }
+
     /// Returns the path of the folder.
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -113,7 +118,7 @@ impl Disk for RealDisk {
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn ReadFile>> {
-        Ok(Box::new(RealFile(File::open(self.folder.join(name))?)))
+        Self::open_file(&self.folder.join(name))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

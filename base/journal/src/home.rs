@@ -8,7 +8,7 @@
 //! The daemon locks the folder, and only the daemon knows the meaning of records.
 
 use crate::{
-    Content, Log, LogError, Opened, Recovery, Replay,
+    Content, Log, LogError, Opened, Recovery, Replay, backup,
     disk::{Disk, RealDisk},
     format::Name,
 };
@@ -21,7 +21,7 @@ use std::{
 
 /// Version of the folder layout. Increase it when the encoding of any record of a daemon changes,
 /// so that a build refuses the folders that it cannot read.
-const LAYOUT: u32 = 5;
+pub const LAYOUT: u32 = 5;
 const VERSION_FILE: &str = "VERSION";
 const NEW_FILE: &str = "NEW";
 /// File that marks a loss of records. It is written before anything is cut or dropped, and removed
@@ -30,6 +30,11 @@ const RECOVERING_FILE: &str = "RECOVERING";
 /// Content of [`RECOVERING_FILE`] if an operator requested recovery. If only an unfinished write
 /// was cut, the file is empty.
 const RECOVERY_REQUESTED: &str = "recover\n";
+/// Start of the content of [`RECOVERING_FILE`] if the folder was restored from a backup. The rest of
+/// the line describes the backup. Recovery counts as requested.
+const RESTORED: &str = "restored from ";
+/// Second line of that content if the operator gives up what was written since the backup.
+const DROP_NEWER: &str = "drop newer\n";
 
 /// The daemon that owns a data folder with a journal.
 #[derive(Debug, Clone, Copy)]
@@ -73,6 +78,16 @@ pub enum DataFolderError {
         folder: PathBuf,
         /// Name of the journal.
         log: &'static str,
+    },
+    /// The folder was not restored completely.
+    #[error(
+        "folder {folder} was being {restore} and is not complete: run `mrctl restore` again with --replace"
+    )]
+    Unrestored {
+        /// Path of the folder.
+        folder: PathBuf,
+        /// The backup.
+        restore: String,
     },
     /// `VERSION`, or another file of text in the folder, cannot be parsed.
     #[error("{path} cannot be parsed: {why}")]
@@ -150,6 +165,9 @@ pub struct DataFolder {
     /// Whether an operator requested recovery at this start, or at an earlier start that ended
     /// before [`Recovering::done`].
     pub recovery_requested: bool,
+    /// Whether the folder was restored from a backup, and the operator gives up what was written
+    /// since then.
+    pub drop_newer: bool,
     /// The marker of the loss. Call [`Recovering::done`] when the loss has been handled durably.
     pub recovering: Recovering,
 }
@@ -171,8 +189,10 @@ impl DataFolder {
         let cluster_id = read_or_create_cluster_id(owner, folder)?;
         let marker = folder.join(RECOVERING_FILE);
         let interrupted = exists(&marker)?;
-        let requested_before =
-            interrupted && fs::read_to_string(&marker).map_err(io_error(&marker))? == RECOVERY_REQUESTED;
+        let before =
+            if interrupted { fs::read_to_string(&marker).map_err(io_error(&marker))? } else { String::new() };
+        let restored = before.starts_with(RESTORED);
+        let requested_before = before == RECOVERY_REQUESTED || restored;
         let recovery_requested = recovery == Recovery::DropDamaged || requested_before;
         if recovery == Recovery::DropDamaged {
             write_durably(folder, RECOVERING_FILE, RECOVERY_REQUESTED)?;
@@ -202,12 +222,38 @@ impl DataFolder {
         let mut lost = opened.loss(owner.log);
         if vanished {
             lost = Some(format!("the {} was missing from {}", owner.log, path.display()));
+        } else if restored && lost.is_none() {
+            lost = before.lines().next().map(str::to_owned);
         } else if interrupted && lost.is_none() {
             lost = Some(format!("an earlier start lost part of the {} and did not finish", owner.log));
         }
         let Opened { log, replay, .. } = opened;
-        Ok(Self { log, replay, cluster_id, lost, recovery_requested, recovering: Recovering(marker) })
+        let drop_newer = restored && before.ends_with(DROP_NEWER);
+        let recovering = Recovering(marker);
+        Ok(Self { log, replay, cluster_id, lost, recovery_requested, drop_newer, recovering })
     }
+}
+
+/// Starts to restore an empty folder from a backup, which `from` describes in one line. No daemon
+/// starts with the folder before [`finish_restore`]. Its first start then accepts the folder, like
+/// one that is started with `--recover`. `drop_newer` is for [`DataFolder::drop_newer`].
+pub fn begin_restore(folder: &Path, from: &str, drop_newer: bool) -> Result<(), DataFolderError> {
+    let second_line = if drop_newer { DROP_NEWER } else { "" };
+    write_durably(folder, RECOVERING_FILE, &format!("{RESTORED}{from}\n{second_line}"))
+}
+
+/// Completes a folder whose files were restored durably: makes the journal from the snapshot in the
+/// subfolder `journal`, and writes the ID of the cluster.
+pub fn finish_restore(folder: &Path, journal: &str, cluster_id: &str) -> Result<(), DataFolderError> {
+    let path = folder.join(journal);
+    let disk = RealDisk::open(&path).map_err(io_error(&path))?;
+    backup::complete_journal(&disk).map_err(|source| DataFolderError::Log { log: "backup", source })?;
+    write_version(folder, cluster_id.to_owned())
+}
+
+fn write_version(folder: &Path, cluster_id: String) -> Result<(), DataFolderError> {
+    let version = Version { layout: LAYOUT, cluster_id };
+    write_durably(folder, VERSION_FILE, &toml::to_string(&version).expect("a plain table"))
 }
 
 /// Opens a journal on any disk, and logs what was cut or dropped.
@@ -302,6 +348,12 @@ fn read_or_create_cluster_id(owner: Owner, folder: &Path) -> Result<String, Data
             Ok(version.cluster_id)
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if let Ok(marker) = fs::read_to_string(folder.join(RECOVERING_FILE))
+                && marker.starts_with(RESTORED)
+            {
+                let restore = marker.lines().next().unwrap_or_default().to_owned();
+                return Err(DataFolderError::Unrestored { folder: folder.into(), restore });
+            }
             if has_journal_in(&folder.join(owner.folder)) {
                 return Err(DataFolderError::VersionMissing { folder: folder.into(), log: owner.log });
             }
@@ -311,10 +363,9 @@ fn read_or_create_cluster_id(owner: Owner, folder: &Path) -> Result<String, Data
                 return Err(DataFolderError::Foreign { owner: owner.name, folder: folder.into() });
             }
             write_durably(folder, NEW_FILE, "")?;
-            let version = Version { layout: LAYOUT, cluster_id: uuid::Uuid::new_v4().to_string() };
-            let text = toml::to_string(&version).expect("a plain table");
-            write_durably(folder, VERSION_FILE, &text)?;
-            Ok(version.cluster_id)
+            let cluster_id = uuid::Uuid::new_v4().to_string();
+            write_version(folder, cluster_id.clone())?;
+            Ok(cluster_id)
         }
         Err(source) => Err(DataFolderError::Io { path, source }),
     }
@@ -447,6 +498,45 @@ mod tests {
             let refused = open(folder.path(), recovery).err().unwrap().to_string();
             assert!(refused.contains("has a ledger, but its VERSION file"), "{refused}");
         }
+    }
+
+    #[test]
+    fn restored_folder_opens_only_when_it_is_complete_and_counts_as_recovered() {
+        let (source, cluster) = folder_with_record();
+        let home = open(source.path(), Recovery::Refuse).unwrap();
+        let upto = home.log.rotate().unwrap();
+        let mut writer = home.log.snapshot_writer(upto).unwrap();
+        writer.push(b"x").unwrap();
+        writer.finish().unwrap();
+        let target = tempfile::tempdir().unwrap();
+        let folder = target.path();
+        fs::write(folder.join("LOCK"), "").unwrap();
+        begin_restore(folder, "the backup of today", true).unwrap();
+        let refuse = || {
+            for recovery in [Recovery::Refuse, Recovery::DropDamaged] {
+                let refused = open(folder, recovery).err().unwrap().to_string();
+                assert!(
+                    refused.contains("restored from the backup of today and is not complete"),
+                    "{refused}"
+                );
+            }
+        };
+        refuse();
+        fs::create_dir(folder.join("pages")).unwrap();
+        let snapshot = format!("pages/snapshot-{upto:020}.snap");
+        fs::copy(source.path().join(&snapshot), folder.join(&snapshot)).unwrap();
+        refuse();
+        finish_restore(folder, "pages", &cluster).unwrap();
+        // The first start may end before it has handled the restore.
+        for _ in 0..2 {
+            let home = open(folder, Recovery::Refuse).unwrap();
+            assert_eq!(home.lost.as_deref(), Some("restored from the backup of today"));
+            assert!(home.recovery_requested && home.drop_newer);
+            assert_eq!((&home.cluster_id, home.log.last_seq()), (&cluster, upto));
+        }
+        open(folder, Recovery::Refuse).unwrap().recovering.done().unwrap();
+        let home = open(folder, Recovery::Refuse).unwrap();
+        assert!(home.lost.is_none() && !home.recovery_requested && !home.drop_newer);
     }
 
     #[test]

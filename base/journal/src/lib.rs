@@ -10,6 +10,7 @@
 //! - [`codec`]: encodes values as records;
 //! - [`slots`]: a small value in a file that is written in place;
 //! - [`home`]: the folder of a daemon with its journal and `VERSION`;
+//! - [`backup`]: the files of a backup, and a journal that is made from one;
 //! - [`snapshot_policy`]: decides when snapshots are made;
 //! - [`disk`]: the folder operations that the log needs, on real files;
 //! - [`crash`]: the same operations on an instrumented disk, for crash tests of this crate and of
@@ -36,6 +37,7 @@
 //!
 //! Not provided: replication and compression. The daemon locks the folder.
 
+pub mod backup;
 pub mod codec;
 mod commit;
 pub mod crash;

@@ -63,6 +63,7 @@ pub struct Log {
     content: Content,
     shared: Arc<Shared>,
     writer: Mutex<Option<JoinHandle<()>>>,
+    snapshots: Mutex<()>,
 }
 
 impl Log {
@@ -127,7 +128,8 @@ impl Log {
             .name("journal".into())
             .spawn(move || writer.run())
             .map_err(LogError::io("start the thread of", "the journal"))?;
-        let log = Self { disk, content, shared, writer: Mutex::new(Some(writer)) };
+        let log =
+            Self { disk, content, shared, writer: Mutex::new(Some(writer)), snapshots: Mutex::default() };
         let (torn, replaced, dropped) = (repaired.torn, repaired.replaced, repaired.dropped);
         Ok(Opened { log, replay, torn, replaced, dropped })
     }
@@ -359,6 +361,12 @@ impl Log {
         let segments = &files.segments[files.first_segment_after(from - 1)..];
         let segments = segments.iter().map(|segment| segment.first).filter(|first| *first <= upto);
         Replay::of_records(Arc::clone(&self.disk), from, segments.collect(), upto)
+    }
+
+    /// Waits until no snapshot is being made. The owner keeps the result while it makes a snapshot,
+    /// from the call of [`Self::rotate`] to that of [`Self::snapshot_done`].
+    pub fn lock_snapshots(&self) -> MutexGuard<'_, ()> {
+        self.snapshots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts a snapshot of the state after record `seq` (from [`Self::rotate`]). In a group, the

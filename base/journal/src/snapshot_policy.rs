@@ -81,11 +81,7 @@ impl SnapshotPolicy {
     }
 
     fn has_room(&mut self, log: &Log) -> bool {
-        let shortage = match check_space(log, self.reserve_bytes) {
-            Ok(Ok(())) => None,
-            Ok(Err((needed, free))) => Some(format!("it needs {needed} bytes and {free} are free")),
-            Err(error) => Some(error.to_string()),
-        };
+        let shortage = shortage(log, self.reserve_bytes);
         if let Some(why) = &shortage
             && !self.shortage_logged
         {
@@ -93,6 +89,15 @@ impl SnapshotPolicy {
         }
         self.shortage_logged = shortage.is_some();
         shortage.is_none()
+    }
+}
+
+/// Returns why there is too little space for a snapshot; `None` if there is enough.
+pub fn shortage(log: &Log, reserve: u64) -> Option<String> {
+    match check_space(log, reserve) {
+        Ok(Ok(())) => None,
+        Ok(Err((needed, free))) => Some(format!("it needs {needed} bytes and {free} are free")),
+        Err(error) => Some(error.to_string()),
     }
 }
 

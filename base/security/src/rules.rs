@@ -71,6 +71,7 @@ pub const RULES: &[Rule] = &[
     with_roles("/fermata.dfs.v1.NameNode/Report", READERS),
     with_roles("/fermata.dfs.v1.NameNode/SetSafemode", ADMIN),
     with_roles("/fermata.dfs.v1.NameNode/Drain", ADMIN),
+    with_roles("/fermata.dfs.v1.NameNode/Backup", ADMIN),
     with_roles("/fermata.dfs.v1.BlockReports/Register", &[DataNode]),
     with_roles("/fermata.dfs.v1.BlockReports/FullReport", &[DataNode]),
     with_roles("/fermata.dfs.v1.BlockReports/Heartbeat", &[DataNode]),
@@ -90,6 +91,7 @@ pub const RULES: &[Rule] = &[
     with_owner("/fermata.mr.v1.JobTracker/Why", USERS),
     with_roles("/fermata.mr.v1.JobTracker/Schedulers", USERS),
     with_roles("/fermata.mr.v1.JobTracker/Shadow", USERS),
+    with_roles("/fermata.mr.v1.JobTracker/Backup", ADMIN),
     Rule { streams: true, ..with_roles("/fermata.mr.v1.TrackerLink/Attach", &[TaskTracker]) },
     with_owner("/fermata.mr.v1.TrackerLogs/Log", USERS),
     // The service refuses masters of the other kind.

@@ -52,6 +52,7 @@ fn unused<T>() -> Answer<T> {
 impl Service for Fake {
     type WatchStream = Stream<pb::JobStatus>;
     type HistoryStream = Stream<pb::HistoryChunk>;
+    type BackupStream = Stream<pb::BackupChunk>;
 
     async fn submit(&self, request: Request<pb::SubmitRequest>) -> Answer<pb::SubmitReply> {
         self.handle(request.into_inner().request_id)
@@ -123,6 +124,10 @@ impl Service for Fake {
     }
 
     async fn shadow(&self, _: Request<pb::ShadowRequest>) -> Answer<pb::ShadowReply> {
+        unused()
+    }
+
+    async fn backup(&self, _: Request<pb::BackupRequest>) -> Answer<Self::BackupStream> {
         unused()
     }
 }

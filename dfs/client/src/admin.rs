@@ -4,7 +4,7 @@ use super::call::Operation;
 use super::namespace::request_id;
 use super::rpc;
 use super::wire;
-use super::{Client, DrainStatus, Fsck, Report, Result, SafemodeStatus};
+use super::{BackupPart, Client, ClientError, DrainStatus, Fsck, Report, Result, SafemodeStatus};
 use crate::{ids::BlockId, path::DfsPath};
 use proto::dfs as pb;
 
@@ -82,6 +82,23 @@ impl Client {
     /// drain since it was started.
     pub async fn drain_status(&self, node: &str) -> Result<DrainStatus> {
         self.call_drain(node, false, true).await
+    }
+
+    /// Makes a snapshot on the NameNode and passes each part of a backup to `sink`. The backup is
+    /// complete if its last part was [`BackupPart::End`](crate::BackupPart::End).
+    pub async fn backup<E: From<ClientError>>(
+        &self,
+        mut sink: impl FnMut(BackupPart) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let what = Operation("back up", "the NameNode");
+        let mut chunks = self.call(what, pb::BackupRequest {}, rpc::backup).await?;
+        loop {
+            match chunks.message().await {
+                Ok(Some(chunk)) => sink(wire::backup_part(chunk))?,
+                Ok(None) => return Ok(()),
+                Err(status) => return Err(self.interrupted(&status).into()),
+            }
+        }
     }
 
     async fn call_drain(&self, node: &str, cancel: bool, status_only: bool) -> Result<DrainStatus> {

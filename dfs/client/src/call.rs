@@ -210,6 +210,17 @@ impl Client {
         tls_mismatch(&self.inner.options.namenode, cause)
     }
 
+    /// Returns the error for a stream that has ended early.
+    pub(super) fn interrupted(&self, status: &Status) -> ClientError {
+        from_status(status).map_or_else(
+            || ClientError::Unreachable {
+                addr: self.inner.options.namenode.clone(),
+                reason: cause_of(status),
+            },
+            ClientError::Refused,
+        )
+    }
+
     fn wrong_peer(&self, why: &str) -> CallFailure {
         let addr = &self.inner.options.namenode;
         let message = format!(

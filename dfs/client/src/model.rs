@@ -518,3 +518,31 @@ pub trait Progress: Send + Sync {
 impl Progress for () {
     fn advance(&self, _bytes: u64) {}
 }
+
+/// A part of the backup of a master.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BackupPart {
+    /// The first part.
+    Start(BackupStart),
+    /// Begins a file: its path in the folder of the master.
+    File(String),
+    /// The next bytes of the file.
+    Data(Vec<u8>),
+    /// The last part: the number of files.
+    End(u64),
+}
+
+/// What the backup of a master contains.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BackupStart {
+    /// The ID of the cluster in the folder of the master.
+    pub cluster_id: String,
+    /// The layout of that folder.
+    pub layout: u32,
+    /// The subfolder of the journal.
+    pub journal: String,
+    /// The last record in the backup.
+    pub last_record: u64,
+    /// Length of all files together, approximately.
+    pub bytes: u64,
+}

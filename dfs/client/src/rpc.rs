@@ -31,4 +31,5 @@ proto::boxed_calls! { Rpc:
     report(pb::ReportRequest) -> pb::ReportReply;
     set_safemode(pb::SetSafemodeRequest) -> pb::SetSafemodeReply;
     drain(pb::DrainRequest) -> pb::DrainReply;
+    backup(pb::BackupRequest) -> tonic::Streaming<pb::BackupChunk>;
 }

@@ -5,8 +5,8 @@
 //! and never a panic.
 
 use super::model::{
-    DrainBlock, DrainStatus, FileStatus, Fsck, FsckBlock, FsckFile, Health, LocatedBlock, NodeAddress,
-    NodeReport, NodeState, Quota, Report, SafemodeStatus, Usage,
+    BackupPart, BackupStart, DrainBlock, DrainStatus, FileStatus, Fsck, FsckBlock, FsckFile, Health,
+    LocatedBlock, NodeAddress, NodeReport, NodeState, Quota, Report, SafemodeStatus, Usage,
 };
 use crate::ids::{BlockId, FileId, Nonce};
 use crate::path::DfsPath;
@@ -216,4 +216,15 @@ pub(super) fn fsck_page(total: &mut Fsck, page: pb::FsckReply) -> WireResult<()>
         total.problems.push(file);
     }
     Ok(())
+}
+
+pub(super) fn backup_part(chunk: pb::BackupChunk) -> BackupPart {
+    match chunk.start {
+        Some(pb::BackupStart { cluster_id, layout, journal, last_record, bytes }) => {
+            BackupPart::Start(BackupStart { cluster_id, layout, journal, last_record, bytes })
+        }
+        None if !chunk.file.is_empty() => BackupPart::File(chunk.file),
+        None if !chunk.data.is_empty() => BackupPart::Data(chunk.data),
+        None => BackupPart::End(chunk.files),
+    }
 }

@@ -18,6 +18,7 @@ use proto::dfs::{block_reports_server::BlockReportsServer, name_node_server::Nam
 use replication::master::Journal;
 use security::{Guard, Role, SecurityError};
 use std::{io, pin::Pin, sync::Arc, time::Instant};
+use tokio::sync::Semaphore;
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 /// Why a NameNode ended.
@@ -89,6 +90,9 @@ async fn serve(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Result
         jobs,
         enforces,
         lost_edits: lost,
+        backup_permit: Arc::new(Semaphore::new(1)),
+        retry_cache: settings.retry_cache,
+        disk_reserve: settings.disk_reserve.0,
     };
     // A request may be as large as a record of the log, because the commit of a job with many
     // output files is one request.

@@ -5,15 +5,19 @@ use super::{
     op::{Caller, Outcome},
     permit::Need,
     state::{State, checks::printable},
-    wire,
+    storage, wire,
 };
+use daemon::serve::stream_chunks;
 use dfs_client::error::{Error, Kind};
+use journal::snapshot_policy;
 use proto::{
     DATANODE_PROTOCOL,
     dfs::{self as pb, block_reports_server::BlockReports, name_node_server::NameNode},
 };
 use security::{ActiveJobs, BlockKey, Identity, Jobs, Role};
-use std::sync::Arc;
+use std::{io, pin::Pin, sync::Arc};
+use tokio::sync::{Semaphore, mpsc};
+use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
 /// Default and maximum number of entries per page.
@@ -32,6 +36,12 @@ pub(crate) struct ClientService {
     pub(crate) enforces: bool,
     /// Description of the edits that were dropped from the edit log at this start.
     pub(crate) lost_edits: Option<String>,
+    /// The permit for a backup.
+    pub(crate) backup_permit: Arc<Semaphore>,
+    /// Number of answers that a snapshot keeps.
+    pub(crate) retry_cache: usize,
+    /// Bytes that must stay free on the disk.
+    pub(crate) disk_reserve: u64,
 }
 
 /// The service for DataNodes.
@@ -54,6 +64,10 @@ fn unexpected_outcome(outcome: &Outcome) -> Error {
 fn file_of(state: &State, outcome: Outcome) -> Result<Option<pb::FileStatus>, Error> {
     let Outcome::File(id) = outcome else { return Err(unexpected_outcome(&outcome)) };
     Ok(Some(wire::status(state.stat_id(id)?)))
+}
+
+fn failed_backup(error: &dyn std::fmt::Display) -> Error {
+    Error::new(Kind::Refused, format!("the backup of the NameNode failed: {error}"))
 }
 
 impl ClientService {
@@ -283,6 +297,39 @@ impl NameNode for ClientService {
             Ok(pb::ReportReply { lost_edits: lost_edits.clone(), ..report })
         })
         .await
+    }
+
+    type BackupStream = Pin<Box<dyn Stream<Item = Result<pb::BackupChunk, Status>> + Send>>;
+
+    async fn backup(&self, _: Request<pb::BackupRequest>) -> Answer<Self::BackupStream> {
+        let permit = self.backup_permit.clone().try_acquire_owned();
+        let permit = permit
+            .map_err(|_| Error::new(Kind::Refused, "another backup is being made: wait until it ends"))?;
+        if let Some(why) = snapshot_policy::shortage(self.driver.log(), self.disk_reserve) {
+            let message = format!("the NameNode has not enough disk space for a snapshot: {why}");
+            return Err(Error::new(Kind::Refused, message).into());
+        }
+        let (sender, receiver) = mpsc::channel(2);
+        let (driver, retry_cache) = (self.driver.clone(), self.retry_cache);
+        tokio::spawn(async move {
+            let _permit = permit;
+            let making = move || {
+                let cluster_id = driver.cluster_id();
+                storage::backup(driver.log(), &cluster_id, retry_cache).map(|parts| (parts, cluster_id))
+            };
+            let (mut parts, cluster_id) = match tokio::task::spawn_blocking(making).await {
+                Ok(Ok(made)) => made,
+                Ok(Err(error)) => return drop(sender.send(Err(failed_backup(&error).into())).await),
+                Err(error) => return drop(sender.send(Err(failed_backup(&error).into())).await),
+            };
+            if sender.send(Ok(wire::backup_start(&parts, cluster_id))).await.is_ok() {
+                let chunk = |part: io::Result<_>| {
+                    part.map(wire::backup_chunk).map_err(|error| failed_backup(&error).into())
+                };
+                stream_chunks(sender, move || parts.next().map(chunk)).await;
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
     async fn set_safemode(&self, request: Request<pb::SetSafemodeRequest>) -> Answer<pb::SetSafemodeReply> {

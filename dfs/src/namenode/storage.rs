@@ -13,7 +13,8 @@ use super::{
 use daemon::config::NameNodeConfig;
 use dfs_client::ids::StartId;
 use journal::{
-    AppendError, DataFolder, DataFolderError, Item, Log, LogError, LogFailed, Owner, Recovery, Replay, codec,
+    AppendError, DataFolder, DataFolderError, Item, Log, LogError, LogFailed, Owner, Recovery, Replay,
+    backup::Parts, codec,
 };
 use std::{path::Path, time::Instant};
 
@@ -69,7 +70,7 @@ impl Storage {
         // Such DataNodes may register only if an operator has requested the recovery. An incomplete
         // record at the end of the log does not matter, because no DataNode has registered with a
         // start that was not durable.
-        storage.start(home.recovery_requested, default_quota(config))?;
+        storage.start(home.recovery_requested, home.drop_newer, default_quota(config))?;
         if let Some(lost) = &storage.lost {
             tracing::error!("{lost}: the last changes may be lost");
             storage.report_loss();
@@ -79,10 +80,18 @@ impl Storage {
     }
 
     /// Records a new start durably: with a higher epoch, and with new IDs that no lost record can
-    /// have used.
-    pub(crate) fn start(&mut self, accept: bool, tmp_quota: Quota) -> Result<(), StorageError> {
+    /// have used. With `drop_newer`, blocks that lost records have added are deleted.
+    pub(crate) fn start(
+        &mut self,
+        accept: bool,
+        drop_newer: bool,
+        tmp_quota: Quota,
+    ) -> Result<(), StorageError> {
         let at_ms = now_since(Instant::now()).wall_ms;
-        let record = self.namespace.start_record(at_ms, StartId::random(), accept, tmp_quota);
+        let mut record = self.namespace.start_record(at_ms, StartId::random(), accept, tmp_quota);
+        if drop_newer {
+            Namespace::drop_newer_blocks(&mut record);
+        }
         self.namespace
             .apply(&record)
             .map_err(|error| StorageError::Record { seq: 0, why: error.to_string() })?;
@@ -182,6 +191,7 @@ fn finish(
 
 /// Writes a snapshot of all records so far. Blocks, so it should run on its own thread.
 pub(crate) fn snapshot(log: &Log, cluster_id: &str, retry_cache: usize) -> Result<(), StorageError> {
+    let _exclusive = log.lock_snapshots();
     let upto = log.rotate()?;
     let namespace = load(log.replay_closed(upto)?, cluster_id, retry_cache)?;
     let mut writer = log.snapshot_writer(upto)?;
@@ -195,4 +205,10 @@ pub(crate) fn snapshot(log: &Log, cluster_id: &str, retry_cache: usize) -> Resul
     log.snapshot_done(upto)?;
     tracing::info!(upto, bytes, "snapshot written");
     Ok(())
+}
+
+/// Makes a snapshot and returns it as a backup. Blocks, so it should run on its own thread.
+pub(crate) fn backup(log: &Log, cluster_id: &str, retry_cache: usize) -> Result<Parts, StorageError> {
+    snapshot(log, cluster_id, retry_cache)?;
+    Ok(Parts::of(log, OWNER.folder, Vec::new())?)
 }

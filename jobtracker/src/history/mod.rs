@@ -34,6 +34,19 @@ pub(crate) fn path_of(folder: &Path, job: JobId) -> PathBuf {
     folder.join(format!("{job}.jsonl"))
 }
 
+/// Returns the history files in a folder.
+pub(crate) fn files(folder: &Path) -> io::Result<Vec<(JobId, PathBuf)>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".jsonl"));
+        if let Some(job) = name.and_then(|name| name.parse::<JobId>().ok()) {
+            files.push((job, path));
+        }
+    }
+    Ok(files)
+}
+
 /// Reads the user who submitted a job from the first line of its history.
 pub(crate) fn owner(folder: &Path, job: JobId) -> Option<String> {
     #[derive(serde::Deserialize)]
@@ -102,14 +115,9 @@ impl Histories {
     pub(crate) fn open(folder: &Path, cluster_id: &str, limits: Limits, policy: Policy) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
         let mut on_disk = BTreeMap::new();
-        for entry in fs::read_dir(folder)? {
-            let entry = entry?;
-            let name = entry.file_name();
-            let job = name.to_str().and_then(|name| name.strip_suffix(".jsonl"));
-            if let Some(job) = job.and_then(|job| job.parse::<JobId>().ok()) {
-                let user = owner(folder, job).unwrap_or_default();
-                on_disk.insert(job, StoredHistory { bytes: entry.metadata()?.len(), user });
-            }
+        for (job, path) in files(folder)? {
+            let user = owner(folder, job).unwrap_or_default();
+            on_disk.insert(job, StoredHistory { bytes: fs::metadata(path)?.len(), user });
         }
         Ok(Self {
             folder: folder.into(),

@@ -1,10 +1,12 @@
 //! Converts between protobuf messages and the types of the daemon, and refuses malformed messages.
 
+mod backup;
 mod inbound;
 mod orders;
 mod status;
 mod why;
 
+pub(crate) use backup::{backup_chunk, backup_start};
 pub(crate) use inbound::{
     DrainRequest, Submission, TrackerMessage, caller, drain, forget, job_id, kill, preempt, resume, subject,
     submission, tasks, tracker_message,

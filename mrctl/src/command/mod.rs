@@ -1,6 +1,7 @@
 //! The commands, with one module per command. The commands for files and jobs are in `fs` and
 //! `job`.
 
+pub(crate) mod backup;
 pub(crate) mod cluster;
 pub(crate) mod cluster_status;
 pub(crate) mod compare;
@@ -15,6 +16,7 @@ pub(crate) mod new;
 pub(crate) mod nodes;
 pub(crate) mod provenance;
 pub(crate) mod renew;
+pub(crate) mod restore;
 pub(crate) mod revoke;
 pub(crate) mod schedulers;
 pub(crate) mod shadow;

@@ -693,6 +693,39 @@ pub struct DrainBlock {
     #[prost(string, tag = "5")]
     pub why: ::prost::alloc::string::String,
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BackupRequest {}
+/// The first message has `start`, a message that begins a file has `file`, the last has `files`.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BackupChunk {
+    #[prost(message, optional, tag = "1")]
+    pub start: ::core::option::Option<BackupStart>,
+    /// path in the folder of the master
+    #[prost(string, tag = "2")]
+    pub file: ::prost::alloc::string::String,
+    /// the next bytes of the file
+    #[prost(bytes = "vec", tag = "3")]
+    pub data: ::prost::alloc::vec::Vec<u8>,
+    /// number of files that were sent
+    #[prost(uint64, tag = "4")]
+    pub files: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BackupStart {
+    #[prost(string, tag = "1")]
+    pub cluster_id: ::prost::alloc::string::String,
+    /// layout of the folder
+    #[prost(uint32, tag = "2")]
+    pub layout: u32,
+    /// the subfolder of the journal
+    #[prost(string, tag = "3")]
+    pub journal: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "4")]
+    pub last_record: u64,
+    /// of all files together, approximately
+    #[prost(uint64, tag = "5")]
+    pub bytes: u64,
+}
 /// What happens when the lease of a writer expires:
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -1381,6 +1414,31 @@ pub mod name_node_client {
                 .insert(GrpcMethod::new("fermata.dfs.v1.NameNode", "Drain"));
             self.inner.unary(req, path, codec).await
         }
+        /// Makes a snapshot and sends the files of a backup.
+        pub async fn backup(
+            &mut self,
+            request: impl tonic::IntoRequest<super::BackupRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::BackupChunk>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/fermata.dfs.v1.NameNode/Backup",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("fermata.dfs.v1.NameNode", "Backup"));
+            self.inner.server_streaming(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1512,6 +1570,17 @@ pub mod name_node_server {
             &self,
             request: tonic::Request<super::DrainRequest>,
         ) -> std::result::Result<tonic::Response<super::DrainReply>, tonic::Status>;
+        /// Server streaming response type for the Backup method.
+        type BackupStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::BackupChunk, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Makes a snapshot and sends the files of a backup.
+        async fn backup(
+            &self,
+            request: tonic::Request<super::BackupRequest>,
+        ) -> std::result::Result<tonic::Response<Self::BackupStream>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct NameNodeServer<T> {
@@ -2629,6 +2698,52 @@ pub mod name_node_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/fermata.dfs.v1.NameNode/Backup" => {
+                    #[allow(non_camel_case_types)]
+                    struct BackupSvc<T: NameNode>(pub Arc<T>);
+                    impl<
+                        T: NameNode,
+                    > tonic::server::ServerStreamingService<super::BackupRequest>
+                    for BackupSvc<T> {
+                        type Response = super::BackupChunk;
+                        type ResponseStream = T::BackupStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::BackupRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as NameNode>::backup(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = BackupSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

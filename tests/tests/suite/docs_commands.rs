@@ -36,11 +36,12 @@ use std::{
 const PAGE_TIMEOUT: Duration = Duration::from_mins(4);
 
 /// Pages that have a test below.
-const TESTED_PAGES: [&str; 8] = [
+const TESTED_PAGES: [&str; 9] = [
     "README.md",
     "docs/operate/by-hand.md",
     "docs/operate/machines.md",
     "docs/operate/namespaces.md",
+    "docs/operate/recovery.md",
     "docs/research/schedulers.md",
     "docs/operate/security.md",
     "docs/research/simulator.md",
@@ -382,6 +383,11 @@ fn commands_of_the_tutorial_run() {
 #[test]
 fn commands_of_the_by_hand_page_run() {
     run_page("docs/operate/by-hand.md", "");
+}
+
+#[test]
+fn commands_of_the_recovery_page_run() {
+    run_page("docs/operate/recovery.md", "");
 }
 
 #[test]

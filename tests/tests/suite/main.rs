@@ -1,5 +1,6 @@
 //! All cluster tests in one binary, and the tidy test. Each module tests one area of the product.
 
+mod backup;
 mod cluster_disks;
 mod command_line;
 mod deploy;

@@ -208,6 +208,12 @@ fn not_called<T>() -> Reply<T> {
 
 #[tonic::async_trait]
 impl NameNode for FakeNameNode {
+    type BackupStream = tonic::codegen::BoxStream<pb::BackupChunk>;
+
+    async fn backup(&self, _: Request<pb::BackupRequest>) -> Reply<Self::BackupStream> {
+        not_called()
+    }
+
     async fn create(&self, request: Request<pb::CreateRequest>) -> Reply<pb::CreateReply> {
         self.record_call("create", &request.get_ref().request_id, &request)?;
         let request = request.into_inner();

@@ -91,6 +91,7 @@ impl Namespace {
                 self.safemode = *on;
                 Ok(())
             }
+            Edit::NewerBlocksDropped { next_block } => self.apply_newer_blocks_dropped(*next_block),
         }
     }
 

@@ -78,4 +78,7 @@ pub enum Edit {
     Started { epoch: u64, start: StartId, accepted: bool, next_file: u64, next_block: u64 },
     /// An operator turned safemode on or off.
     SafemodeSet { on: bool },
+    /// An operator has restored a backup and gives up the blocks since then: IDs below `next_block`
+    /// count as assigned, so that replicas with them are deleted like those of deleted blocks.
+    NewerBlocksDropped { next_block: u64 },
 }

@@ -92,6 +92,23 @@ impl Namespace {
         Ok(())
     }
 
+    /// Changes the record of a start so that it gives up the blocks that were written since this
+    /// namespace was backed up.
+    pub(in crate::namenode) fn drop_newer_blocks(record: &mut Record) {
+        if let Some(Edit::Started { next_block, .. }) = record.edits.first() {
+            let next_block = *next_block;
+            record.edits.insert(0, Edit::NewerBlocksDropped { next_block });
+        }
+    }
+
+    pub(super) fn apply_newer_blocks_dropped(&mut self, next_block: u64) -> Result<(), ApplyError> {
+        if next_block < self.next_block {
+            return Err(apply_error("block IDs decrease"));
+        }
+        self.next_block = next_block;
+        Ok(())
+    }
+
     /// Sets the next block ID to `next`. The IDs between the present next ID and `next` are never
     /// assigned. Consecutive ranges are merged, so that a NameNode that restarts repeatedly does
     /// not collect ranges.

@@ -399,6 +399,16 @@ impl Bench {
     /// Starts the NameNode from its log. With `accept`, an operator declares the namespace the
     /// valid one.
     pub(super) fn start(&mut self, accept: bool) {
+        self.start_with(accept, false);
+    }
+
+    /// Starts the NameNode from a backup with its first `records` records.
+    pub(super) fn start_from_backup(&mut self, records: usize, drop_newer: bool) {
+        self.records.truncate(records);
+        self.start_with(true, drop_newer);
+    }
+
+    fn start_with(&mut self, accept: bool, drop_newer: bool) {
         self.requests += 1;
         let mut namespace = self.replayed();
         let start = StartId(self.requests as u64);
@@ -406,6 +416,9 @@ impl Bench {
         // Remove the edits that create the folders of a new namespace, which the tests do not
         // expect.
         record.edits.truncate(1);
+        if drop_newer {
+            Namespace::drop_newer_blocks(&mut record);
+        }
         namespace.apply(&record).unwrap();
         self.records.push(record);
         self.state = State::new(settings(), namespace, self.now);

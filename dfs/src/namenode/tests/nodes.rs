@@ -673,6 +673,32 @@ fn datanode_that_registered_with_an_unknown_start_is_refused_until_an_operator_a
 }
 
 #[test]
+fn blocks_since_a_backup_are_deleted_only_if_the_operator_gives_them_up() {
+    for drop_newer in [false, true] {
+        let mut bench = Bench::with_nodes(2);
+        let (_, old) = bench.file("/old", 2, &[10]);
+        let copy = bench.records.len();
+        let (_, first) = bench.file("/first", 2, &[10]);
+        bench.restart();
+        bench.run_ms(2_000);
+        let (_, second) = bench.file("/second", 2, &[10]);
+        bench.start_from_backup(copy, drop_newer);
+        bench.beat_all();
+        bench.run_ms(20_000);
+        let (_, new) = bench.file("/new", 2, &[10]);
+        bench.run_ms(20_000);
+        let on_disk = |block| bench.nodes.iter().filter(|node| node.disk.contains_key(block)).count();
+        for block in [&old[0], &new[0]] {
+            assert_eq!(on_disk(block), 2, "{block} is of a file");
+        }
+        for block in [&first[0], &second[0]] {
+            assert_eq!(on_disk(block), if drop_newer { 0 } else { 2 }, "{block}, drop newer: {drop_newer}");
+        }
+        assert_eq!(bench.state.report(bench.now).future_replicas, if drop_newer { 0 } else { 4 });
+    }
+}
+
+#[test]
 fn events_report_nodes_drains_and_safemode() {
     let mut bench = Bench::with_nodes(3);
     let (_, _) = bench.file("/f", 1, &[10]);

@@ -220,6 +220,7 @@ fn records() -> Vec<Record> {
             Edit::Fenced { scope: "jobs".into(), start: Start { epoch: 3, id: StartId(9) } },
             Edit::DrainSet { node: "n1".into(), on: true },
             Edit::SafemodeSet { on: true },
+            Edit::NewerBlocksDropped { next_block: 500 },
         ],
         vec![started(2, 100, 1000)],
     ];
