@@ -28,7 +28,7 @@ fn contents(disk: &CrashDisk) -> Result<(u64, Records), LogError> {
 struct Member {
     log: Log,
     /// All records with their values. A value is never used twice, so that a record that was
-    /// removed can be told from the record that has its number now.
+    /// removed can be distinguished from the record that has its number now.
     records: BTreeMap<u64, Vec<u8>>,
     /// Records that may be there after a crash although they were removed.
     removed: BTreeMap<u64, Vec<u8>>,
