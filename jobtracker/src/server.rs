@@ -86,8 +86,8 @@ impl ClientService {
     /// Makes a snapshot, and returns the files of a backup.
     async fn make_backup(&self) -> Result<Parts, Refusal> {
         let newest_job = self.driver.read(|cluster| cluster.newest_job()).await?;
-        let log = self.driver.log().clone();
-        let made = tokio::task::spawn_blocking(move || storage::snapshot(&log)).await;
+        let journal = self.driver.journal().clone();
+        let made = tokio::task::spawn_blocking(move || storage::snapshot(journal.log())).await;
         made.map_err(|error| failed_backup(&error))?.map_err(|error| failed_backup(&error))?;
         // All facts in the snapshot are in the histories after this.
         self.driver.read(|_| ()).await?;
