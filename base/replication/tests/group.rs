@@ -4,7 +4,7 @@
 
 use fermata_replication::{
     machine::{Replica, ReplicaError},
-    member::{Member, Timing},
+    member::{ChangeError, Member, Timing},
     network::{AnswerFuture, Message, Transport},
     proposals::NotCommitted,
     replay::{Item, Replay},
@@ -336,6 +336,11 @@ async fn a_transfer_changes_the_leader_and_loses_nothing() {
     let (net, _disks) = group_of_three().await;
     let (old, leader) = net.wait_for_leader().await;
     let to = old % 3 + 1;
+    for id in [old, 4] {
+        let refused = leader.member.transfer(id).await.unwrap_err();
+        assert!(refused.to_string().contains(&format!("member {id} is not another voting member")));
+    }
+    assert!(matches!(net.master(to).member.transfer(old).await, Err(ChangeError::NotLeader)));
     leader.member.transfer(to).await.unwrap();
     wait_for("the transfer", || net.master(to).is_leader().then_some(())).await;
     assert!(!leader.is_leader());
@@ -481,16 +486,17 @@ async fn run_with_faults(seed: u64) -> Counts {
             }
             5 => {
                 if let Some((_, leader)) = net.leader() {
-                    leader.member.transfer(id).await.unwrap();
+                    // It is refused if the member does not answer.
+                    let _refused = leader.member.transfer(id).await;
                 }
             }
             6 => {
                 // A member that is behind needs the snapshot of the leader.
                 net.isolate(leader % 3 + 1);
                 sleep(Duration::from_millis(200)).await;
-                net.master(leader).member.make_snapshot().await.unwrap();
+                let _nothing_applied = net.master(leader).member.make_snapshot().await;
             }
-            _ => net.master(id).member.make_snapshot().await.unwrap(),
+            _ => drop(net.master(id).member.make_snapshot().await),
         }
         sleep(Duration::from_millis(100 + random.below(600))).await;
         if random.below(2) == 0 {
