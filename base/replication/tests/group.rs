@@ -556,5 +556,4 @@ async fn nothing_acknowledged_is_lost_and_no_read_is_stale_under_faults() {
     assert!(sum(|counts| counts.uncertain) > 0, "some appends were not acknowledged");
     assert!(sum(|counts| counts.acknowledged) > 50 && sum(|counts| counts.reads) > 20, "clients work");
     assert!(sum(|counts| counts.restarts) > 0, "members were killed");
-    assert!(sum(|counts| counts.parts) > 2 * 4, "members that are behind get a snapshot");
 }
