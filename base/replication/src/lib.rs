@@ -16,7 +16,7 @@
 //! - [`member`]: a running member;
 //! - [`master`]: the journal of a master, with and without a group.
 //!
-//! Not there yet: messages over gRPC, and the masters that use the crate.
+//! Not there yet: the masters that use a group.
 
 pub mod codec;
 pub mod machine;

@@ -35,6 +35,8 @@ use tokio::{
 const RETRY: Duration = Duration::from_millis(10);
 /// How long a leader that is not confirmed waits before it asks again.
 const CONFIRM_RETRY: Duration = Duration::from_millis(50);
+/// A member may be asked to lead if it has answered within this time.
+const TRANSFER_CONTACT: Duration = Duration::from_secs(1);
 /// How long a leader waits for the installation of its snapshot, before it must ask again.
 const INSTALL_WAIT: Duration = Duration::from_secs(1);
 /// How long a read waits until a quorum confirms the leader.
@@ -45,8 +47,8 @@ const CONFIRM_TIMEOUT: Duration = Duration::from_millis(400);
 pub struct Timing {
     /// Interval between two heartbeats of the leader.
     pub heartbeat: Duration,
-    /// How long a member waits for the leader before it begins an election: a random time in this
-    /// range.
+    /// A member begins an election when it has not heard from the leader for the upper limit and a
+    /// random time in this range.
     pub election: RangeInclusive<Duration>,
 }
 
@@ -151,6 +153,7 @@ pub struct Peer {
 pub struct Member(Arc<Shared>);
 
 struct Shared {
+    id: u64,
     store: Store,
     proposals: Arc<Proposals>,
     /// Set by [`Member::start`].
@@ -177,6 +180,7 @@ impl Member {
     /// before.
     pub fn new(store: Store) -> Self {
         Self(Arc::new(Shared {
+            id: store.raft_state().node_id,
             store,
             proposals: Arc::default(),
             raft: OnceLock::new(),
@@ -197,16 +201,15 @@ impl Member {
         transport: Arc<dyn Transport>,
     ) -> Pin<Box<dyn Future<Output = Result<(), StartError>> + Send>> {
         let (member, config, address) = (self.clone(), config(timing), address.to_owned());
+        let links = Links::new(transport, *timing.election.end());
         Box::pin(async move {
             let config = Arc::new(config?);
-            let Shared { store, proposals, raft, tasks, .. } = &*member.0;
+            let Shared { id, store, proposals, raft, tasks, .. } = &*member.0;
             let (opened, shared) = (store.clone(), Arc::clone(proposals));
             let machine =
                 spawn_blocking(move || Machine::open_with_proposals(opened, replica, &address, shared));
             let machine = machine.await.map_err(|panic| StartError::Raft(panic.to_string()))??;
-            let links = Links::new(transport);
-            let started =
-                Raft::new(store.raft_state().node_id, config, links, store.clone(), machine.clone());
+            let started = Raft::new(*id, config, links, store.clone(), machine.clone());
             let started = started.await.map_err(|error| StartError::Raft(error.to_string()))?;
             raft.set(started.clone()).map_err(|_| StartError::Raft("it is started already".into()))?;
             let spawned = [
@@ -220,7 +223,7 @@ impl Member {
 
     /// Returns the ID of the member.
     pub fn id(&self) -> u64 {
-        self.0.store.raft_state().node_id
+        self.0.id
     }
 
     /// Returns the journal.
@@ -266,8 +269,13 @@ impl Member {
         let read_index = LinearizerOption::new(Some(Duration::ZERO), true).with_wait_timeout(CONFIRM_TIMEOUT);
         let Some(raft) = self.raft() else { return Err(NotCommitted::NotLeader) };
         match raft.get_read_linearizer(read_index).await {
-            // If this member has not led all the time, the leadership is another one.
-            Ok(_) => self.wait(ticket).await,
+            // The master may not know yet that it has lost its leadership, and leads again since.
+            Ok(confirmed)
+                if self.0.proposals.leads_in(confirmed.read_log_id().log_id().leader_id.term, ticket) =>
+            {
+                self.wait(ticket).await
+            }
+            Ok(_) => Err(NotCommitted::NotLeader),
             Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(_))) => {
                 Err(NotCommitted::NoQuorum)
             }
@@ -321,6 +329,9 @@ impl Member {
 
     /// Makes a snapshot of all applied entries, and removes entries that it includes. Does not wait.
     pub async fn make_snapshot(&self) -> Result<(), ChangeError> {
+        if self.status().applied == 0 {
+            return Err(ChangeError::Refused("nothing is applied yet".into()));
+        }
         self.running()?.trigger().snapshot().await.map_err(|fatal| ChangeError::Failed(fatal.to_string()))
     }
 
@@ -341,7 +352,20 @@ impl Member {
     }
 
     /// Asks member `to` to lead. Only the leader can do this. Does not wait for the election.
+    ///
+    /// From then on the leader accepts nothing, and does not take that back. So the member must be
+    /// another voter that answers.
     pub async fn transfer(&self, to: u64) -> Result<(), ChangeError> {
+        let Status { role, peers, .. } = self.status();
+        if role != Role::Leader {
+            return Err(ChangeError::NotLeader);
+        }
+        let peer = peers.iter().find(|peer| peer.id == to && peer.is_voter && to != self.id());
+        let last_contact = peer.and_then(|peer| peer.last_contact);
+        if last_contact.is_none_or(|last_contact| last_contact > TRANSFER_CONTACT) {
+            let why = format!("member {to} is not another voting member that has answered just now");
+            return Err(ChangeError::Refused(why));
+        }
         let transfer = self.running()?.trigger().transfer_leader(to).await;
         transfer.map_err(|fatal| ChangeError::Failed(fatal.to_string()))
     }
@@ -362,12 +386,12 @@ impl Member {
 
     /// Stops the member. It does not answer any more.
     pub async fn stop(&self) {
-        for task in self.0.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            task.abort();
-        }
         if let Some(raft) = self.raft() {
             // It ends with an error if it has failed before, which is known.
             let _failed = raft.shutdown().await;
+        }
+        for task in self.0.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            task.abort();
         }
         self.0.proposals.fail("this master has left its group, because it stops");
     }
@@ -382,7 +406,12 @@ impl Member {
             Message::Transfer(request) => {
                 Answer::Transfer(raft.handle_transfer_leader(request).await.map_err(text)?)
             }
-            Message::Part(part) => Answer::Snapshot(self.receive(part).await?),
+            Message::Part(part) => {
+                // The sender may give up: the part is written nevertheless, before the next one.
+                let member = self.clone();
+                let received = tokio::spawn(async move { member.receive(part).await });
+                Answer::Snapshot(received.await.map_err(text)??)
+            }
             Message::Install(vote, meta) => Answer::Snapshot(self.install(raft, vote, meta).await?),
         })
     }
@@ -395,9 +424,15 @@ impl Member {
         }
         let SnapshotPart { vote, meta, offset, bytes } = part;
         let mut incoming = self.0.incoming.lock().await;
-        // If another one is being received, its leader has begun again, or has changed.
+        let is_installing =
+            |current: &Incoming| matches!(&current.stage, Stage::Installing(task) if !task.is_finished());
+        if incoming.as_ref().is_some_and(is_installing) {
+            return Err("a snapshot is being installed".into());
+        }
         let current = incoming.take();
         let receiver = if offset == 0 {
+            // The leader has begun again, or has changed. The file is removed before it is created.
+            drop(current);
             let last = meta.last_log_id.ok_or("a snapshot of nothing")?;
             self.log().receive_snapshot(last.index + 1).map_err(text)?
         } else {
@@ -421,10 +456,13 @@ impl Member {
         meta: SnapshotMeta,
     ) -> Result<Option<Vote>, String> {
         let mut incoming = self.0.incoming.lock().await;
-        let current = incoming.take().filter(|current| (current.vote, &current.meta) == (vote, &meta));
-        let mut task = match current.ok_or("the snapshot was not received")?.stage {
-            Stage::Installing(task) => task,
-            Stage::Parts(receiver, _) => {
+        let is_other = |current: &Incoming| (current.vote, &current.meta) != (vote, &meta);
+        if incoming.as_ref().is_none_or(is_other) {
+            return Err("the snapshot was not received".into());
+        }
+        let stage = incoming.take().map(|current| current.stage);
+        let task = match stage {
+            Some(Stage::Parts(receiver, _)) => {
                 let (raft, meta) = (raft.clone(), meta.clone());
                 tokio::spawn(async move {
                     let file = spawn_blocking(move || receiver.finish()).await.map_err(text)?;
@@ -433,12 +471,15 @@ impl Member {
                     Ok(installed.map_err(text)?.vote)
                 })
             }
+            Some(Stage::Installing(task)) => task,
+            None => return Err("the snapshot was not received".into()),
         };
-        if let Ok(installed) = timeout(INSTALL_WAIT, &mut task).await {
-            return installed.map_err(text)?.map(Some);
-        }
-        *incoming = Some(Incoming { vote, meta, stage: Stage::Installing(task) });
-        Ok(None)
+        // It stays here while this waits, which may be cancelled.
+        let current = incoming.insert(Incoming { vote, meta, stage: Stage::Installing(task) });
+        let Stage::Installing(task) = &mut current.stage else { return Ok(None) };
+        let Ok(installed) = timeout(INSTALL_WAIT, task).await else { return Ok(None) };
+        *incoming = None;
+        installed.map_err(text)?.map(Some)
     }
 
     /// Lets the master lead when openraft has elected this member, and follow when it leads no
@@ -546,7 +587,7 @@ fn config(timing: &Timing) -> Result<Config, StartError> {
         enable_pre_vote: Some(true),
         // A restarted leader would lead again in its old term, with entries that are not applied.
         enable_leader_restore: Some(false),
-        quorum_loss_probe_interval: Some(1600),
+        quorum_loss_probe_interval: Some(2 * ms(timing.election.end())),
         ..Config::default()
     };
     config.validate().map_err(|error| StartError::Timing(error.to_string()))

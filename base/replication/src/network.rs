@@ -29,10 +29,6 @@ use tokio::{task::spawn_blocking, time::Instant};
 
 /// Length of the parts of a snapshot.
 const PART_BYTES: usize = 1 << 20;
-/// How long a link without answers is used.
-const PATIENCE: Duration = Duration::from_millis(800);
-/// How long a link without answers is quiet, and then used again.
-const QUIET: Duration = Duration::from_millis(1600);
 /// How long an append may take, and again for each [`APPEND_BYTES`].
 const APPEND_TIMEOUT: Duration = Duration::from_secs(1);
 const APPEND_BYTES: f64 = (2 << 20) as f64;
@@ -97,6 +93,8 @@ pub trait Transport: Send + Sync + 'static {
 /// Makes the links to all other members.
 pub(crate) struct Links {
     transport: Arc<dyn Transport>,
+    /// How long a link without answers is used.
+    patience: Duration,
     silences: HashMap<u64, Arc<Silence>>,
 }
 
@@ -110,28 +108,36 @@ pub(crate) struct Link {
 
 /// Since when a member has not answered, although messages were sent. Heartbeats and other
 /// messages to a member share it.
-#[derive(Default)]
-struct Silence(Mutex<Option<Instant>>);
+struct Silence {
+    since: Mutex<Option<Instant>>,
+    /// How long the link is used without an answer. Then it is quiet for twice as long, then used
+    /// for twice as long, and so on.
+    patience: Duration,
+}
 
 impl Silence {
+    fn new(patience: Duration) -> Self {
+        Self { since: Mutex::default(), patience }
+    }
+
     /// Returns whether a message may be sent now.
     fn may_send(&self) -> bool {
         let now = Instant::now();
-        let mut since = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match (now - *since.get_or_insert(now)).checked_sub(PATIENCE) {
+        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        match (now - *since.get_or_insert(now)).checked_sub(self.patience) {
             None => true,
-            Some(over) => over.as_millis() / QUIET.as_millis() % 2 == 1,
+            Some(over) => over.as_millis() / (2 * self.patience).as_millis() % 2 == 1,
         }
     }
 
     fn end(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.since.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
 impl Links {
-    pub(crate) fn new(transport: Arc<dyn Transport>) -> Self {
-        Self { transport, silences: HashMap::new() }
+    pub(crate) fn new(transport: Arc<dyn Transport>, patience: Duration) -> Self {
+        Self { transport, patience, silences: HashMap::new() }
     }
 }
 
@@ -143,7 +149,9 @@ impl RaftNetworkFactory<Group> for Links {
             transport: Arc::clone(&self.transport),
             to,
             address: node.addr.clone(),
-            silence: Arc::clone(self.silences.entry(to).or_default()),
+            silence: Arc::clone(
+                self.silences.entry(to).or_insert_with(|| Arc::new(Silence::new(self.patience))),
+            ),
         }
     }
 }
@@ -290,7 +298,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_link_without_answers_is_quiet_for_a_while_and_then_tried_again() {
-        let silence = Silence::default();
+        let silence = Silence::new(Duration::from_millis(800));
         let mut used = Vec::new();
         for tenth in 0..60 {
             if silence.may_send() {

@@ -105,6 +105,8 @@ struct Queue {
 #[derive(Debug, Clone, Default)]
 struct Progress {
     leadership: u64,
+    /// The term of the leadership.
+    term: u64,
     is_leading: bool,
     /// Number of the newest event that is committed, in this leadership.
     committed: u64,
@@ -133,6 +135,7 @@ impl Proposals {
         self.progress.send_modify(|progress| {
             *progress = Progress {
                 leadership: progress.leadership + 1,
+                term,
                 is_leading: true,
                 committed: 0,
                 failed: progress.failed.take(),
@@ -164,6 +167,7 @@ impl Proposals {
             return Err(AppendError::TooLarge { bytes: bytes.len(), max: BATCH_BYTES_MAX - ENTRY_BYTES });
         }
         let mut queue = self.queue();
+        self.check()?;
         if queue.leading.is_none() {
             return Err(AppendError::NotLeader);
         }
@@ -232,6 +236,12 @@ impl Proposals {
     /// Returns an error if the member has failed.
     pub(crate) fn check(&self) -> Result<(), LogFailed> {
         self.progress.borrow().failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// Returns whether `ticket` is of the leadership of this term, and that has not ended.
+    pub(crate) fn leads_in(&self, term: u64, ticket: Ticket) -> bool {
+        let progress = self.progress.borrow();
+        progress.leads(ticket) && progress.term == term
     }
 
     /// Waits until what `ticket` stands for, and all before it, is committed.

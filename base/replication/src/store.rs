@@ -314,7 +314,7 @@ impl Reader {
         let purged = self.store.raft_state().purged;
         let start = start.max(purged.map_or(0, |purged| purged.index + 1));
         let mut found = Vec::new();
-        let mut bytes = 0;
+        let mut bytes: usize = 0;
         loop {
             let at = start + found.len() as u64;
             let newest = self.store.newest();
@@ -323,14 +323,20 @@ impl Reader {
                 return Ok(found);
             }
             if at >= first {
-                if bytes < bytes_max {
-                    found.extend(newest.read(at, end, bytes_max - bytes));
+                let fits = |entry: &Entry| bytes.saturating_add(entry_bytes(entry)) <= bytes_max;
+                if found.is_empty() || newest.entries.get((at - first) as usize).is_some_and(fits) {
+                    found.extend(newest.read(at, end, bytes_max.saturating_sub(bytes)));
                 }
                 return Ok(found);
             }
             drop(newest);
             while let Some(entry) = self.read_segments(start + found.len() as u64, first)? {
-                bytes += entry_bytes(&entry);
+                bytes = bytes.saturating_add(entry_bytes(&entry));
+                if bytes > bytes_max && !found.is_empty() {
+                    // The reader continues with this entry.
+                    self.position = None;
+                    return Ok(found);
+                }
                 found.push(entry);
                 if bytes >= bytes_max || start + found.len() as u64 == end {
                     return Ok(found);
@@ -424,6 +430,12 @@ impl RaftLogStorage<Group> for Store {
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
+        // A quorum may have committed what is not durable here, and openraft refuses to start if an
+        // entry that is known to be committed is missing.
+        let log = self.log();
+        if committed.is_some_and(|last| (log.durable()..log.last_seq()).contains(&last.index)) {
+            return Ok(());
+        }
         self.committed_file().set(committed).map_err(io::Error::other)
     }
 
