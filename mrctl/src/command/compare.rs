@@ -133,6 +133,9 @@ fn explain_interruption(error: CampaignError, dir: Option<&Path>, command: &str)
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     check_part(args)?;
+    if let Some(dir) = args.dir.as_ref().filter(|dir| args.runs_of.is_some() && !dir.is_dir()) {
+        bail!(Usage(format!("--dir {}: there is no such folder, so it has no results", dir.display())));
+    }
     let variants = parse_policies("--policies", &args.policies)?;
     let policies: Vec<&str> = variants.iter().map(|variant| variant.label.as_str()).collect();
     let (workloads, files) = open_workloads(&args.workloads, args.seeds)?;
@@ -152,12 +155,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let files: Vec<PathBuf> = files.into_iter().chain(policy_files(&variants)).collect();
     can_write_all(&[("--report", &args.report), ("--csv", &args.csv)], &files)?;
-    match &args.dir {
-        Some(dir) if args.runs_of.is_some() && !dir.is_dir() => {
-            bail!(Usage(format!("--dir {}: there is no such folder, so it has no results", dir.display())));
-        }
-        Some(dir) => create_folder("--dir", dir)?,
-        None => {}
+    if let Some(dir) = &args.dir {
+        create_folder("--dir", dir)?;
     }
     if let Some(folder) = &args.figures {
         create_figures_folder(folder, &files, &figure_names(&labels))?;
