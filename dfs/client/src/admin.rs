@@ -85,7 +85,7 @@ impl Client {
     }
 
     /// Makes a snapshot on the NameNode and passes each part of a backup to `sink`. The backup is
-    /// complete if its last part was [`BackupPart::End`](crate::BackupPart::End).
+    /// complete if its last part was [`BackupPart::End`].
     pub async fn backup<E: From<ClientError>>(
         &self,
         mut sink: impl FnMut(BackupPart) -> std::result::Result<(), E>,
