@@ -97,6 +97,9 @@ impl Manifest {
                 "{} is not a complete backup: it has no {FILE}, which `mrctl backup` writes last; use another one",
                 folder.display()
             ),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                bail!("there is no folder {}: name the folder of a backup", folder.display())
+            }
             Err(error) => return Err(error).with_context(|| format!("cannot read {shown}")),
         };
         let damaged = |why: &str| anyhow::anyhow!("{shown} is damaged ({why}): use another backup");
@@ -284,6 +287,8 @@ mod tests {
             Manifest::load(folder.path()).map_err(|error| format!("{error:#}"))
         };
         assert_eq!(refusal(&|_| {}).unwrap(), manifest());
+        let refused = Manifest::load(Path::new("/no/backup")).unwrap_err().to_string();
+        assert_eq!(refused, "there is no folder /no/backup: name the folder of a backup");
         let refused = refusal(&|manifest| manifest.format = 2).unwrap_err();
         assert!(refused.contains("has format 2, this build knows format 1: use mrctl"), "{refused}");
         let refused = refusal(&|manifest| manifest.masters[0].layout -= 1).unwrap_err();
