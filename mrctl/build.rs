@@ -1,18 +1,31 @@
-//! Sets `FERMATA_COMMIT` to the commit that is built, for the results of simulations. It ends with
-//! `+changes` if sources of the simulator have changes that are not committed.
+//! Sets `FERMATA_COMMIT` to the commit that is built, for the results of simulations and of runs on
+//! real clusters. It ends with `+changes` if sources have changes that are not committed.
 
 use std::{path::Path, process::Command};
 
-/// Sources that results of simulations depend on, from the root of the repository.
-const SOURCES: [&str; 8] = [
+/// Sources that results depend on, from the root of the repository.
+const SOURCES: [&str; 21] = [
     "Cargo.lock",
+    "base/daemon/src",
+    "base/journal/src",
+    "base/peers/src",
     "base/placement/src",
+    "base/replication/src",
+    "base/security/src",
     "base/types/src",
+    "client",
     "core/src",
+    "dfs/client/src",
+    "dfs/src",
+    "jobtracker/src",
+    "lab",
     "mrctl/src",
+    "mrlib",
+    "proto",
     "schedulers/src",
     "sim/src",
     "tasktracker/agent/src",
+    "tasktracker/src",
 ];
 
 fn main() {

@@ -1,7 +1,10 @@
 //! Reads the addresses of the masters, and the credentials for them, from a `fermata.toml`.
 
 use crate::{Error, JobTracker, Result};
-use daemon::config::{ClientConfig, Config, SecurityConfig};
+use daemon::{
+    MasterAddrs,
+    config::{ClientConfig, Config, SecurityConfig},
+};
 use dfs_client::{Client, ClientError, ClientOptions};
 use security::{Credentials, SecurityError};
 use std::path::Path;
@@ -9,8 +12,8 @@ use std::path::Path;
 /// The addresses of the masters of a cluster, and the credentials for them. Not a connection.
 #[derive(Debug, Clone)]
 pub struct Cluster {
-    pub(crate) namenode: String,
-    jobtracker: String,
+    pub(crate) namenode: MasterAddrs,
+    jobtracker: MasterAddrs,
     pub(crate) client: ClientConfig,
     #[cfg_attr(not(feature = "programs"), expect(dead_code, reason = "only `Program` reads it"))]
     pub(crate) security: SecurityConfig,
@@ -29,8 +32,8 @@ impl Cluster {
 
     /// Names the addresses of the masters, and reads the credentials that `security` names.
     pub fn new(
-        namenode: String,
-        jobtracker: String,
+        namenode: MasterAddrs,
+        jobtracker: MasterAddrs,
         client: ClientConfig,
         security: SecurityConfig,
     ) -> Result<Self, SecurityError> {

@@ -23,6 +23,16 @@ pub enum Error {
         /// What the user can do; empty without advice ([`crate::JobTracker::with_advice`]).
         advice: String,
     },
+    /// None of several masters leads: they are down, or have no majority.
+    #[error("no {daemon} answers: {tried}{}", advice_clause(advice))]
+    NoLeader {
+        /// The kind of daemon, such as `JobTracker`.
+        daemon: &'static str,
+        /// What is wrong with each of them.
+        tried: String,
+        /// What the user can do; empty without advice ([`crate::JobTracker::with_advice`]).
+        advice: String,
+    },
     /// The server that answered is not a JobTracker.
     #[error("the server at {addr} is not a Fermata JobTracker ({why})")]
     NotJobTracker {
@@ -122,10 +132,15 @@ impl Error {
         Self::Unreachable { daemon: daemon.title(), addr, why, advice }
     }
 
-    /// Adds advice to [`Error::Unreachable`]. Other errors are not changed.
+    /// Returns the error for several daemons of which none leads.
+    pub(crate) fn no_leader(daemon: Role, tried: String) -> Self {
+        Self::NoLeader { daemon: daemon.title(), tried, advice: String::new() }
+    }
+
+    /// Adds advice to [`Error::Unreachable`] and [`Error::NoLeader`]. Other errors are not changed.
     #[must_use]
     pub fn with_advice(mut self, make: impl FnOnce() -> String) -> Self {
-        if let Self::Unreachable { advice, .. } = &mut self {
+        if let Self::Unreachable { advice, .. } | Self::NoLeader { advice, .. } = &mut self {
             *advice = make();
         }
         self
@@ -135,6 +150,7 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { .. }
+            | Self::NoLeader { .. }
             | Self::NoReply { .. }
             | Self::ConnectionLost { .. }
             | Self::LogsUnreachable { .. } => true,

@@ -11,7 +11,11 @@ use crate::{
     error::innermost,
     model::{self, Attempt, Job, PhaseStatus, Preemption, Task, Tracker},
 };
-use dfs_client::{BackupPart, BackupStart};
+use daemon::MasterAddrs;
+use dfs_client::{
+    BackupPart, BackupStart,
+    masters::{AnyReply, Boxed, CallError, ConnectError, Masters},
+};
 use proto::Reply;
 use proto::mr::{self as pb, tracker_logs_client::TrackerLogsClient};
 use security::{Credentials, Role};
@@ -25,7 +29,7 @@ use std::{
 use tonic::{
     Request, Status, Streaming,
     metadata::{Ascii, MetadataValue},
-    transport::Channel,
+    transport::{self, Channel},
 };
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,6 +42,8 @@ const PONG_TIMEOUT: Duration = Duration::from_secs(4);
 const NOTICE_AFTER: Duration = Duration::from_secs(2);
 /// How long a request is repeated while the JobTracker does not reply.
 pub(crate) const RETRY_TIMEOUT: Duration = Duration::from_mins(1);
+/// How long a connection or a query waits until one of several `JobTrackers` leads.
+const LEADER_TIMEOUT: Duration = Duration::from_millis(2500);
 /// The pause before a request is repeated.
 const RETRY_PAUSE: Duration = Duration::from_millis(300);
 /// Maximum size of a reply. A page of tasks has about 1 MiB, a job with all its inputs and counters
@@ -47,11 +53,11 @@ const REPLY_BYTES_MAX: usize = 256 << 20;
 /// A tracker that has not begun to send a log after this time counts as unreachable.
 const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection to a JobTracker.
+/// A connection to a JobTracker, or to the leader of several.
 #[derive(Clone)]
 pub struct JobTracker {
-    client: Rpc,
-    addr: String,
+    masters: Masters,
+    addrs: String,
     user: MetadataValue<Ascii>,
     credentials: Credentials,
     advice: Option<Arc<dyn Fn() -> String + Send + Sync>>,
@@ -97,30 +103,45 @@ pub async fn notify_if_slow<T>(
 
 /// Connects to a daemon of this role.
 pub async fn channel(addr: &str, credentials: &Credentials, server: Role) -> Result<Channel> {
-    let endpoint = credentials
-        .endpoint(addr, server)
-        .ok_or_else(|| Error::Invalid(format!("address {addr:?} is not host:port")))?
-        .with(|endpoint| {
-            endpoint
-                .connect_timeout(CONNECT_TIMEOUT)
-                .tcp_nodelay(true)
-                .http2_keep_alive_interval(PING_INTERVAL)
-                .keep_alive_timeout(PONG_TIMEOUT)
-        });
+    let endpoint = credentials.endpoint(addr, server).ok_or_else(|| malformed(addr))?.with(configure);
     endpoint.connect().await.map_err(|error| Error::unreachable(server, addr, innermost(&error)))
 }
 
+fn configure(endpoint: transport::Endpoint) -> transport::Endpoint {
+    endpoint
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PONG_TIMEOUT)
+}
+
+fn malformed(addr: &str) -> Error {
+    Error::Invalid(format!("address {addr:?} is not host:port"))
+}
+
 impl JobTracker {
-    /// Connects to the JobTracker at `addr`, as `user` if given.
-    pub async fn connect(addr: &str, user: Option<&str>, credentials: Credentials) -> Result<Self> {
-        let client = Rpc::new(channel(addr, &credentials, Role::JobTracker).await?)
-            .max_decoding_message_size(REPLY_BYTES_MAX);
+    /// Connects to the JobTracker at this address, or to the one of several that leads, as `user` if
+    /// given.
+    pub async fn connect(
+        addrs: impl Into<MasterAddrs>,
+        user: Option<&str>,
+        credentials: Credentials,
+    ) -> Result<Self> {
         let own = || credentials.name().map_or_else(daemon::account::user, str::to_owned);
         let user = user.map_or_else(own, str::to_owned);
-        let user = user
+        let user: MetadataValue<Ascii> = user
             .parse()
             .map_err(|_| Error::Invalid(format!("user name {user:?} is not plain text: set FERMATA_USER")))?;
-        Ok(Self { client, addr: addr.into(), user, credentials, advice: None, listener: None })
+        let masters =
+            Masters::new(Role::JobTracker, &addrs.into(), credentials.clone(), user.clone(), configure);
+        let masters = masters.map_err(|addr| malformed(&addr))?;
+        let limit = if masters.is_single() { 2 * CONNECT_TIMEOUT } else { LEADER_TIMEOUT };
+        let (addrs, role) = (masters.addrs(), Role::JobTracker);
+        masters.connect(limit).await.map_err(|error| match error {
+            ConnectError::Unreachable(why) => Error::unreachable(role, &addrs, why),
+            ConnectError::NoLeader(tried) => Error::no_leader(role, tried),
+        })?;
+        Ok(Self { masters, addrs, user, credentials, advice: None, listener: None })
     }
 
     /// Sets the function that returns the advice in errors about an unreachable JobTracker.
@@ -136,9 +157,14 @@ impl JobTracker {
         Self { listener: Some(Arc::new(listener)), ..self }
     }
 
-    /// Returns the address of the JobTracker.
+    /// Returns the address of the JobTracker, or the list of several.
     pub fn addr(&self) -> &str {
-        &self.addr
+        &self.addrs
+    }
+
+    /// Returns the address of the JobTracker that calls go to.
+    fn leader_addr(&self) -> &str {
+        self.masters.addr(self.masters.leader().at)
     }
 
     /// Returns what the user can do if the JobTracker is unreachable; empty without advice.
@@ -147,18 +173,54 @@ impl JobTracker {
     }
 
     fn refusal(&self, status: &Status) -> Error {
-        Error::of(&self.addr, status).with_advice(|| self.advice())
+        Error::of(self.leader_addr(), status).with_advice(|| self.advice())
     }
 
-    /// Awaits the reply to a call.
-    async fn reply<T>(&self, call: Reply<T>) -> Result<T> {
-        let reply = self.notify_if_slow(call).await;
-        Ok(reply.map_err(|status| self.refusal(&status))?.into_inner())
+    /// Sends a query. With several `JobTrackers` it is repeated while none of them leads.
+    async fn query<M: Clone + Send + Sync, T: Send + 'static>(
+        &self,
+        call: fn(&Rpc, Request<M>) -> Reply<T>,
+        message: M,
+    ) -> Result<T> {
+        let since = Instant::now();
+        let reply = async {
+            loop {
+                match self.call(call, &message).await {
+                    Err(Error::NoLeader { .. }) if since.elapsed() < LEADER_TIMEOUT => {
+                        tokio::time::sleep(RETRY_PAUSE).await;
+                    }
+                    reply => return reply,
+                }
+            }
+        };
+        self.notify_if_slow(reply).await
+    }
+
+    /// Sends a message once; with several `JobTrackers`, to the one that leads.
+    async fn call<M: Clone + Send + Sync, T: Send + 'static>(
+        &self,
+        call: fn(&Rpc, Request<M>) -> Reply<T>,
+        message: &M,
+    ) -> Result<T> {
+        let send = |channel| -> Boxed<'static, Result<AnyReply, Status>> {
+            let client = Rpc::new(channel).max_decoding_message_size(REPLY_BYTES_MAX);
+            let reply = call(&client, self.request(message.clone()));
+            Box::pin(async { Ok(Box::new(reply.await?.into_inner()) as AnyReply) })
+        };
+        // Pings end a call to a JobTracker that does not answer.
+        match self.masters.call(Duration::MAX, Duration::MAX, &send).await {
+            Ok(reply) => Ok(*reply.downcast().expect("the reply that `send` has boxed")),
+            Err(CallError::Status(status)) => Err(self.refusal(&status)),
+            Err(CallError::NoLeader(tried)) => {
+                Err(Error::no_leader(Role::JobTracker, tried).with_advice(|| self.advice()))
+            }
+            Err(CallError::Silent) => Err(Error::unreachable(Role::JobTracker, &self.addrs, "no answer")),
+        }
     }
 
     /// Sends a request until it is answered. The JobTracker recognises a repeated request by its
     /// ID and carries it out once, also across a restart. `what` names the request in errors.
-    async fn answer<M: Clone, T>(
+    async fn answer<M: Clone + Send + Sync, T: Send + 'static>(
         &self,
         what: impl Fn() -> String,
         call: fn(&Rpc, Request<M>) -> Reply<T>,
@@ -167,9 +229,9 @@ impl JobTracker {
         let since = Instant::now();
         let answer = async {
             loop {
-                match call(&self.client, self.request(message.clone())).await {
-                    Ok(reply) => return Ok(reply.into_inner()),
-                    Err(status) => self.pause_before_retry(self.refusal(&status), since, &what).await?,
+                match self.call(call, &message).await {
+                    Ok(reply) => return Ok(reply),
+                    Err(error) => self.pause_before_retry(error, since, &what).await?,
                 }
             }
         };
@@ -189,10 +251,10 @@ impl JobTracker {
         }
         if since.elapsed() > RETRY_TIMEOUT {
             let why = match error {
-                Error::Unreachable { why, .. } => why,
+                Error::Unreachable { why, .. } | Error::NoLeader { tried: why, .. } => why,
                 other => other.to_string(),
             };
-            let (addr, what, seconds) = (self.addr.clone(), what(), RETRY_TIMEOUT.as_secs());
+            let (addr, what, seconds) = (self.addrs.clone(), what(), RETRY_TIMEOUT.as_secs());
             return Err(Error::NoReply { addr, what, seconds, why, advice: self.advice() });
         }
         tokio::time::sleep(RETRY_PAUSE).await;
@@ -207,7 +269,7 @@ impl JobTracker {
                 (listener.notify)(line);
             }
         };
-        notify_if_slow(Role::JobTracker, &self.addr, work, notify).await
+        notify_if_slow(Role::JobTracker, &self.addrs, work, notify).await
     }
 
     fn request<T>(&self, message: T) -> Request<T> {
@@ -283,22 +345,22 @@ impl JobTracker {
     /// Returns the active jobs; with `all`, also the ended jobs that the JobTracker has not
     /// forgotten.
     pub async fn jobs(&self, all: bool) -> Result<Vec<Job>> {
-        let reply = self.reply(rpc::jobs(&self.client, self.request(pb::JobsRequest { all }))).await?;
+        let reply = self.query(rpc::jobs, pb::JobsRequest { all }).await?;
         Ok(reply.jobs.into_iter().map(job).collect())
     }
 
     /// Returns the status of a job.
     pub async fn job(&self, id: &str) -> Result<Job> {
         let message = pb::JobRequest { job: id.into() };
-        Ok(job(self.reply(rpc::job(&self.client, self.request(message))).await?))
+        Ok(job(self.query(rpc::job, message).await?))
     }
 
     /// Streams the status of a job until it ends or the connection breaks. [`JobTracker::follow`]
     /// reconnects.
     pub async fn watch(&self, id: &str) -> Result<Watch> {
         let message = pb::JobRequest { job: id.into() };
-        let stream = self.reply(rpc::watch(&self.client, self.request(message))).await?;
-        Ok(Watch { from: self.addr.clone(), stream })
+        let stream = self.query(rpc::watch, message).await?;
+        Ok(Watch { from: self.leader_addr().to_owned(), stream })
     }
 
     /// Returns all tasks of a job.
@@ -326,7 +388,7 @@ impl JobTracker {
     }
 
     async fn query_tasks(&self, which: pb::TasksRequest) -> Result<pb::TasksReply> {
-        self.reply(rpc::tasks(&self.client, self.request(which))).await
+        self.query(rpc::tasks, which).await
     }
 
     /// Returns all trackers.
@@ -336,8 +398,7 @@ impl JobTracker {
 
     /// Returns all trackers, and the JobTracker's warnings for its operator, one per line.
     pub async fn trackers_and_notices(&self) -> Result<(Vec<Tracker>, Vec<String>)> {
-        let message = self.request(pb::TrackersRequest {});
-        let reply = self.reply(rpc::trackers(&self.client, message)).await?;
+        let reply = self.query(rpc::trackers, pb::TrackersRequest {}).await?;
         let pb::TrackersReply { trackers, notices, .. } = reply;
         Ok((trackers.into_iter().map(tracker).collect(), notices))
     }
@@ -359,7 +420,7 @@ impl JobTracker {
         let mut message = pb::HistoryRequest { job: id.into(), offset: 0 };
         let mut since = Instant::now();
         loop {
-            let error = match self.reply(rpc::history(&self.client, self.request(message.clone()))).await {
+            let error = match self.query(rpc::history, message.clone()).await {
                 Ok(mut chunks) => loop {
                     match chunks.message().await {
                         Ok(Some(chunk)) => {
@@ -386,7 +447,7 @@ impl JobTracker {
         &self,
         mut sink: impl FnMut(BackupPart) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
-        let mut chunks = self.reply(rpc::backup(&self.client, self.request(pb::BackupRequest {}))).await?;
+        let mut chunks = self.query(rpc::backup, pb::BackupRequest {}).await?;
         loop {
             match chunks.message().await {
                 Ok(Some(chunk)) => sink(backup_part(chunk))?,

@@ -1,8 +1,8 @@
 //! Reports the active jobs to the NameNode. The NameNode then refuses the task tokens of all other
 //! jobs.
 //!
-//! A report is sent as soon as a job ends, and again at a fixed interval, because a NameNode that
-//! has restarted does not remember the last report.
+//! A report is sent as soon as a job ends or another NameNode leads, and again at a fixed interval,
+//! because a NameNode that has restarted does not remember the last report.
 
 use crate::{
     driver::Driver,
@@ -28,9 +28,13 @@ pub(crate) async fn report_loop(driver: Arc<Driver>) {
         // causes another report.
         let job_ended = driver.job_ended();
         match send_report(&driver).await {
-            Ok(()) => {
+            Ok(leader_changed) => {
                 backoff = Backoff::new();
-                let _ = tokio::time::timeout(REPORT_INTERVAL, job_ended).await;
+                tokio::select! {
+                    () = tokio::time::sleep(REPORT_INTERVAL) => {}
+                    () = job_ended => {}
+                    () = leader_changed => {}
+                }
             }
             Err(error) if error.is(Kind::Fenced) => return driver.fail(output::fenced_message(&error)),
             Err(error) => {
@@ -43,16 +47,20 @@ pub(crate) async fn report_loop(driver: Arc<Driver>) {
     }
 }
 
-async fn send_report(driver: &Driver) -> Result<(), ClientError> {
+/// Sends a report. Returns a future that completes when another NameNode leads than before it.
+async fn send_report(driver: &Driver) -> Result<impl Future<Output = ()> + use<>, ClientError> {
+    let client = driver.files().client().await?;
+    let leader_changed = client.leader_changed();
     // `read` waits until the returned state is durable. A job whose end is not durable yet would be
     // active again after a crash.
     let read = driver.read(|cluster| {
         let live = cluster.jobs().filter(|job| !job.has_ended()).map(|job| u64::from(job.id.0));
         (cluster.epoch(), u64::from(cluster.newest_job().0) + 1, live.collect())
     });
-    // The journal has failed, so the process is about to end.
-    let Ok((epoch, next, live)) = read.await else { return Ok(()) };
-    let client = driver.files().client().await?;
-    let start = driver.files().start(epoch);
-    client.report_active_jobs(driver.files().scope(), start, next, live).await
+    // If the journal has failed, the process is about to end.
+    if let Ok((epoch, next, live)) = read.await {
+        let start = driver.files().start(epoch);
+        client.report_active_jobs(driver.files().scope(), start, next, live).await?;
+    }
+    Ok(leader_changed)
 }

@@ -1,7 +1,11 @@
 //! Refusals of requests: a one-line message for people, and a gRPC status code for programs.
 
-use dfs_client::{ClientError, error::Kind};
+use dfs_client::{
+    ClientError,
+    error::{Error, Kind, Leader},
+};
 use mrcore::event::JobRefusal;
+use security::Role;
 use tonic::{Code, Status};
 
 /// A refused request. It has changed nothing.
@@ -10,17 +14,30 @@ use tonic::{Code, Status};
 pub(crate) struct Refusal {
     code: Code,
     message: String,
+    /// The refusal with the address of the leader, if this JobTracker does not lead.
+    not_leader: Option<Box<Error>>,
 }
 
 impl Refusal {
+    fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), not_leader: None }
+    }
+
+    /// Refuses because this JobTracker does not lead its group.
+    #[cfg_attr(not(test), expect(dead_code, reason = "no JobTracker is a member of a group yet"))]
+    pub(crate) fn not_leader(leader: Option<Leader>) -> Self {
+        let error = Error::not_leader(Role::JobTracker, leader);
+        Self { not_leader: Some(Box::new(error.clone())), ..Self::unavailable(error.message) }
+    }
+
     /// Refuses a malformed ID, name, number or setting.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
-        Self { code: Code::InvalidArgument, message: message.into() }
+        Self::new(Code::InvalidArgument, message)
     }
 
     /// Refuses because the job, file or folder does not exist.
     pub(crate) fn not_found(message: impl Into<String>) -> Self {
-        Self { code: Code::NotFound, message: message.into() }
+        Self::new(Code::NotFound, message)
     }
 
     /// Refuses because no tracker has this name.
@@ -30,27 +47,27 @@ impl Refusal {
 
     /// Refuses because the file, folder or output already exists.
     pub(crate) fn exists(message: impl Into<String>) -> Self {
-        Self { code: Code::AlreadyExists, message: message.into() }
+        Self::new(Code::AlreadyExists, message)
     }
 
     /// Refuses because the current state does not allow the request.
     pub(crate) fn refused(message: impl Into<String>) -> Self {
-        Self { code: Code::FailedPrecondition, message: message.into() }
+        Self::new(Code::FailedPrecondition, message)
     }
 
     /// Refuses because the caller has no permission.
     pub(crate) fn denied(message: impl Into<String>) -> Self {
-        Self { code: Code::PermissionDenied, message: message.into() }
+        Self::new(Code::PermissionDenied, message)
     }
 
     /// Refuses because a limit is reached. The caller may try again later.
     pub(crate) fn overloaded(message: impl Into<String>) -> Self {
-        Self { code: Code::ResourceExhausted, message: message.into() }
+        Self::new(Code::ResourceExhausted, message)
     }
 
     /// Refuses because the request is not possible at the moment. The caller may try again.
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {
-        Self { code: Code::Unavailable, message: message.into() }
+        Self::new(Code::Unavailable, message)
     }
 
     /// Refuses because of an error of the file system. `what` is the operation that failed.
@@ -79,6 +96,24 @@ impl From<JobRefusal> for Refusal {
 
 impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
-        Self::new(refusal.code, refusal.message)
+        match refusal.not_leader {
+            Some(error) => (*error).into(),
+            None => Self::new(refusal.code, refusal.message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dfs_client::error::from_status;
+
+    #[test]
+    fn refusal_names_the_leader() {
+        let leader = Leader { addr: "b:9500".into(), epoch: 7 };
+        let status = Status::from(Refusal::not_leader(Some(leader.clone())));
+        assert_eq!(status.code(), Code::Unavailable);
+        assert_eq!(from_status(&status), Some(Error::not_leader(Role::JobTracker, Some(leader))));
+        assert_eq!(from_status(&Status::from(Refusal::unavailable("not now"))), None);
     }
 }

@@ -1,5 +1,6 @@
 //! The client of the file system, and retries while the NameNode is unreachable.
 
+use daemon::MasterAddrs;
 use dfs_client::{
     Client, ClientError, ClientOptions,
     ids::{Start, StartId},
@@ -45,8 +46,8 @@ impl Files {
         }
     }
 
-    /// Returns the address of the NameNode, `host:port`.
-    pub(crate) fn namenode(&self) -> &str {
+    /// Returns the addresses of the NameNodes.
+    pub(crate) fn namenodes(&self) -> &MasterAddrs {
         &self.options.namenode
     }
 
@@ -102,5 +103,8 @@ impl Files {
 
 /// Returns whether a retry may help: the NameNode did not answer, so it has not refused the call.
 pub(crate) fn is_transient(error: &ClientError) -> bool {
-    matches!(error, ClientError::Unreachable { .. } | ClientError::Deadline { .. })
+    matches!(
+        error,
+        ClientError::Unreachable { .. } | ClientError::NoLeader { .. } | ClientError::Deadline { .. }
+    )
 }

@@ -22,7 +22,10 @@ use daemon::{
 use dfs_client::ClientOptions;
 use journal::{LogFailed, Recovery, SnapshotPolicy};
 use mrcore::{Event, JobTracker, Span, Time, history::Policy};
-use proto::mr::{job_tracker_server::JobTrackerServer, tracker_link_server::TrackerLinkServer};
+use proto::{
+    master::master_server::MasterServer,
+    mr::{job_tracker_server::JobTrackerServer, tracker_link_server::TrackerLinkServer},
+};
 use replication::master::Journal;
 use security::{Credentials, Guard, Incoming, Role, SecurityError};
 use std::{
@@ -250,6 +253,7 @@ async fn serve(
     guard
         .server()?
         .add_service(health_service)
+        .add_service(MasterServer::new(service.clone()))
         .add_service(JobTrackerServer::new(service))
         .add_service(link)
         .serve_with_incoming(incoming)
@@ -338,6 +342,6 @@ async fn snapshot_loop(journal: Arc<Journal>, snapshot_bytes: u64, reserve: u64)
     loop {
         tokio::time::sleep(SNAPSHOT_CHECK_INTERVAL).await;
         let making = journal.clone();
-        snapshots.check(journal.log(), move || storage::snapshot(making.log()));
+        journal.check_snapshots(&mut snapshots, move || storage::snapshot(&making));
     }
 }

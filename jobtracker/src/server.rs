@@ -3,9 +3,15 @@
 
 use crate::{driver::Driver, error::Refusal, history, shared_status::SharedStatuses, storage, submit, wire};
 use daemon::serve::stream_chunks;
-use journal::{backup::Parts, snapshot_policy};
+use journal::backup::Parts;
 use mrcore::{Cluster, ids::JobId, job::Job};
-use proto::mr::{self as pb, job_tracker_server::JobTracker};
+use proto::{
+    master::{
+        ChangeGroupReply, ChangeGroupRequest, GroupReply, GroupRequest, LeadershipReply, LeadershipRequest,
+        group_reply::Role, master_server::Master,
+    },
+    mr::{self as pb, job_tracker_server::JobTracker},
+};
 use schedulers::{Params, explain::Subject, timed::DecisionTimes};
 use security::Identity;
 use std::{
@@ -87,12 +93,13 @@ impl ClientService {
     async fn make_backup(&self) -> Result<Parts, Refusal> {
         let newest_job = self.driver.read(|cluster| cluster.newest_job()).await?;
         let journal = self.driver.journal().clone();
-        let made = tokio::task::spawn_blocking(move || storage::snapshot(journal.log())).await;
+        let made = tokio::task::spawn_blocking(move || storage::snapshot(&journal)).await;
         made.map_err(|error| failed_backup(&error))?.map_err(|error| failed_backup(&error))?;
         // All facts in the snapshot are in the histories after this.
         self.driver.read(|_| ()).await?;
         self.driver.history_writer().flush().await;
-        storage::backup(self.driver.log(), &self.histories, newest_job).map_err(|error| failed_backup(&error))
+        storage::backup(self.driver.journal(), &self.histories, newest_job)
+            .map_err(|error| failed_backup(&error))
     }
 
     /// Returns the refusal for a job that is not in memory: either the job ended long ago, or it
@@ -357,7 +364,7 @@ impl JobTracker for ClientService {
         let permit =
             permit.map_err(|_| Refusal::refused("another backup is being made: wait until it ends"))?;
         let reserve = self.driver.config().disk_reserve.0;
-        if let Some(why) = snapshot_policy::shortage(self.driver.log(), reserve) {
+        if let Some(why) = self.driver.journal().snapshot_shortage(reserve) {
             let message = format!("the JobTracker has not enough disk space for a snapshot: {why}");
             return Err(Refusal::refused(message).into());
         }
@@ -378,6 +385,30 @@ impl JobTracker for ClientService {
             }
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+}
+
+#[tonic::async_trait]
+impl Master for ClientService {
+    async fn leadership(&self, _: Request<LeadershipRequest>) -> Answer<LeadershipReply> {
+        let epoch = self.driver.read(|cluster| cluster.epoch()).await?;
+        Ok(Response::new(LeadershipReply { leads: true, epoch }))
+    }
+
+    async fn group(&self, _: Request<GroupRequest>) -> Answer<GroupReply> {
+        let epoch = self.driver.read(|cluster| cluster.epoch()).await?;
+        let records = self.driver.journal().last_seq();
+        Ok(Response::new(GroupReply {
+            role: Role::Leader.into(),
+            epoch,
+            entries: records,
+            applied: records,
+            ..GroupReply::default()
+        }))
+    }
+
+    async fn change_group(&self, _: Request<ChangeGroupRequest>) -> Answer<ChangeGroupReply> {
+        Err(Status::failed_precondition("there is one JobTracker, and it has no group"))
     }
 }
 

@@ -5,12 +5,16 @@
 
 use crate::{compact::compact, history};
 use journal::{
-    AppendError, DataFolder, DataFolderError, Item, Log, LogError, LogFailed, Owner, Recovering, Recovery,
-    Replay,
+    AppendError, DataFolder, DataFolderError, Log, LogFailed, Owner, Recovering, Recovery,
     backup::Parts,
     codec::{self, CodecError},
 };
 use mrcore::{Cluster, Fact, Time, fact::Entry, ids::JobId};
+use replication::{
+    error::StoreError,
+    master::Journal,
+    replay::{Item, Replay},
+};
 use std::{
     io,
     path::{Path, PathBuf},
@@ -37,7 +41,7 @@ pub enum StorageError {
     DataFolder(#[from] DataFolderError),
     /// The journal cannot be read.
     #[error("journal: {0}")]
-    Log(#[from] LogError),
+    Log(#[from] StoreError),
     /// The journal failed while it was in use.
     #[error(transparent)]
     Failed(#[from] LogFailed),
@@ -83,6 +87,7 @@ impl Storage {
     pub(crate) fn open(folder: &Path, recovery: Recovery) -> Result<Self, StorageError> {
         let DataFolder { log, replay, cluster_id, lost, recovery_requested, recovering, .. } =
             DataFolder::open(OWNER, folder, recovery)?;
+        let replay = replay.into();
         Ok(Self { log, replay, cluster_id, lost, recovery_requested, recovering: Some(recovering) })
     }
 
@@ -93,10 +98,10 @@ impl Storage {
         cluster_id: String,
         recovery: Recovery,
     ) -> Result<Self, StorageError> {
-        let opened = journal::home::open_log(OWNER, disk, recovery)?;
+        let opened = journal::home::open_log(OWNER, disk, recovery).map_err(StoreError::from)?;
         let lost = opened.loss(OWNER.log);
         let recovery_requested = recovery == Recovery::DropDamaged;
-        let (log, replay) = (opened.log, opened.replay);
+        let (log, replay) = (opened.log, opened.replay.into());
         Ok(Self { log, replay, cluster_id, lost, recovery_requested, recovering: None })
     }
 }
@@ -151,10 +156,6 @@ pub(crate) fn read_entries(
         let (seq, bytes) = match item {
             Item::Snapshot(bytes) => (0, bytes),
             Item::Record { seq, bytes } => (seq, bytes),
-            Item::Entry { seq, .. } => {
-                let why = "it is an entry of a group of masters".to_owned();
-                return Err(StorageError::Record { seq, why });
-            }
         };
         let entry = codec::decode(bytes).map_err(|source| StorageError::Undecodable { seq, source })?;
         take(entry).map_err(|why| StorageError::Record { seq, why })?;
@@ -163,35 +164,30 @@ pub(crate) fn read_entries(
 }
 
 /// Makes a snapshot of all records so far. Blocks, so it must run on a thread for blocking work.
-pub(crate) fn snapshot(log: &Log) -> Result<(), StorageError> {
-    let _exclusive = log.lock_snapshots();
-    let upto = log.rotate()?;
-    if upto == 0 || log.bytes_since_snapshot() == 0 {
-        return Ok(());
-    }
-    let mut entries = Vec::new();
-    read_entries(log.replay_closed(upto)?, |entry| {
-        entries.push(entry);
+pub(crate) fn snapshot(journal: &Journal) -> Result<(), StorageError> {
+    journal.make_snapshot(|replay, writer| {
+        let mut entries = Vec::new();
+        read_entries(replay, |entry| {
+            entries.push(entry);
+            Ok(())
+        })?;
+        let before = entries.len();
+        let entries = compact(entries);
+        let mut buffer = Vec::new();
+        for entry in &entries {
+            buffer.clear();
+            codec::encode_into(entry, &mut buffer);
+            writer.push(&buffer)?;
+        }
+        tracing::info!(before, kept = entries.len(), "journal compacted for a snapshot");
         Ok(())
     })?;
-    let before = entries.len();
-    let entries = compact(entries);
-    let mut writer = log.snapshot_writer(upto)?;
-    let mut buffer = Vec::new();
-    for entry in &entries {
-        buffer.clear();
-        codec::encode_into(entry, &mut buffer);
-        writer.push(&buffer)?;
-    }
-    let bytes = writer.finish()?;
-    log.snapshot_done(upto)?;
-    tracing::info!(upto, before, kept = entries.len(), bytes, "snapshot of the journal written");
     Ok(())
 }
 
 /// Returns the newest snapshot, and the histories of the jobs up to `newest_job`, as a backup. The
 /// snapshot may not have the newer jobs.
-pub(crate) fn backup(log: &Log, histories: &Path, newest_job: JobId) -> Result<Parts, StorageError> {
+pub(crate) fn backup(journal: &Journal, histories: &Path, newest_job: JobId) -> Result<Parts, StorageError> {
     let files = history::files(histories)
         .map_err(|source| StorageError::Io { path: histories.into(), source })?
         .into_iter()
@@ -200,7 +196,7 @@ pub(crate) fn backup(log: &Log, histories: &Path, newest_job: JobId) -> Result<P
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             (format!("{HISTORY_FOLDER}/{name}"), path.clone())
         });
-    Ok(Parts::of(log, OWNER.folder, files.collect())?)
+    Ok(journal.backup(OWNER.folder, files.collect())?)
 }
 
 #[cfg(test)]
@@ -221,8 +217,9 @@ mod tests {
         let fact = Fact::JobTrackerStarted { epoch: 1, scheduler: "fifo".into() };
         let entry = codec::encode(&Entry { at: Time(1), fact });
         storage.log.sync(storage.log.append(&entry).unwrap()).unwrap();
-        snapshot(&storage.log).unwrap();
-        let parts = backup(&storage.log, &histories, JobId(2)).unwrap();
+        let journal = Journal::Single(storage.log);
+        snapshot(&journal).unwrap();
+        let parts = backup(&journal, &histories, JobId(2)).unwrap();
         assert_eq!(parts.last_record, 1);
         let mut files: Vec<String> = parts
             .filter_map(|part| match part.unwrap() {

@@ -1,6 +1,7 @@
 //! Tracks whether the NameNode accepts changes, for as long as jobs with output are active. The
 //! tasks and commits of these jobs wait until it does.
 
+use daemon::MasterAddrs;
 use dfs_client::{ClientError, SafemodeStatus};
 use mrcore::{Time, job::Job};
 use std::{mem::discriminant, time::Duration};
@@ -33,7 +34,7 @@ impl NotWritable {
     }
 
     /// Returns the reason as a sentence.
-    pub(crate) fn describe(&self, namenode: &str, now: Time) -> String {
+    pub(crate) fn describe(&self, namenode: &MasterAddrs, now: Time) -> String {
         let seconds = now.since(self.since).as_secs_f64().round();
         match &self.obstacle {
             Obstacle::Safemode(reason) => {
@@ -89,7 +90,7 @@ mod tests {
             };
             let (began, obstacle) = check(|| clock.get(), answer).await;
             let next = NotWritable::after_check(state.as_ref(), obstacle.unwrap(), began);
-            let text = next.describe("h:1", clock.get());
+            let text = next.describe(&"h:1".into(), clock.get());
             assert!(text.contains(expected), "{text}");
             state = Some(next);
         }

@@ -16,9 +16,16 @@ use command::provenance::Provenance;
 use serde_json::json;
 use std::{fmt::Write as _, io, process::ExitCode};
 
+// Simulations allocate many small values.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// The headings in the help of `mrctl`, each with its commands. clap has no headings for commands.
 const HEADINGS: [(&str, &[&str]); 7] = [
-    ("Cluster", &["demo", "up", "down", "status", "health", "top", "web", "cluster", "backup", "restore"]),
+    (
+        "Cluster",
+        &["demo", "up", "down", "status", "health", "masters", "top", "web", "cluster", "backup", "restore"],
+    ),
     ("Files", &["fs"]),
     ("Jobs", &["submit", "jobs", "job", "tasks", "logs", "counters", "history", "kill", "programs"]),
     ("Scheduling", &["why", "preempt", "resume", "schedulers", "shadow", "new"]),
@@ -40,9 +47,8 @@ const HELP_FOOTER: &str = "\
 `mrctl COMMAND --help` shows examples and options; results as JSON: --json.
 Exit codes: 0 success; 1 failure; 2 usage error. `mrctl --version`: the version.
 
-The cluster is the first that is given or exists: --namenode and --jobtracker
-(or FERMATA_NAMENODE, FERMATA_JOBTRACKER), --config (or FERMATA_CONFIG), one
-running in ./.fermata, ./fermata.toml, the nearest .fermata in a parent folder.";
+The cluster is the first of: --namenode and --jobtracker; --config; one running
+in ./.fermata; ./fermata.toml; the nearest .fermata in a parent folder.";
 
 /// Returns the template of the help, which lists each command under its heading, with the first
 /// line of the command's own help.
@@ -101,6 +107,7 @@ enum Command {
     Top(command::top::Args),
     Drain(command::drain::Args),
     Health(command::health::Args),
+    Masters(command::masters::Args),
     Web(command::web::Args),
     Token(command::token::Args),
     /// Create and run a cluster on several machines, with its users
@@ -166,15 +173,15 @@ fn main() -> ExitCode {
 
 async fn run(cli: Cli) -> Result<ExitCode> {
     let target = cli.command.uses_target().then(|| cli.target.clone());
-    let result = run_command(cli).await;
+    let result = Box::pin(run_command(cli)).await;
     result.map_err(|error| if let Some(target) = target { target.explain(error) } else { error })
 }
 
 async fn run_command(cli: Cli) -> Result<ExitCode> {
     match cli.command {
-        Command::Up(args) => command::up::run(args, cli.target.config_for_up()).await,
+        Command::Up(args) => Box::pin(command::up::run(args, cli.target.config_for_up())).await,
         Command::Down(args) => command::down::run(args),
-        Command::Status(args) => command::status::run(&args),
+        Command::Status(args) => command::status::run(&args).await,
         Command::Demo(args) => command::demo::run(args).await,
         Command::Fs(command) => fs::run(command, &cli.target).await,
         Command::Submit(args) => job::submit::run(args, &cli.target).await,
@@ -196,6 +203,7 @@ async fn run_command(cli: Cli) -> Result<ExitCode> {
         Command::Top(args) => command::top::run(args, &cli.target).await,
         Command::Drain(args) => command::drain::run(args, &cli.target).await,
         Command::Health(args) => command::health::run(args, &cli.target).await,
+        Command::Masters(args) => command::masters::run(args, &cli.target).await,
         Command::Web(args) => command::web::run(args, &cli.target).await,
         Command::Token(args) => command::token::run(&args, &cli.target),
         Command::Cluster(command) => command::cluster::run(command).await,
@@ -416,6 +424,14 @@ mod tests {
             "bench preempt --size 64MiB --nodes 2 --json",
             "bench plain wordcount in out",
             "health namenode --within 2s",
+            "masters --json",
+            "masters --within 5s",
+            "masters transfer",
+            "masters transfer b:9400 --daemon namenode",
+            "masters add d:9400 --within 1m",
+            "masters remove b:9400",
+            "masters replace b:9400 d:9400 --daemon jobtracker",
+            "up --masters 3 --detach",
             "top --every 5s",
             "top --once",
             "top --json",

@@ -24,6 +24,11 @@ pub mod mr {
     include!("generated/fermata.mr.v1.rs");
 }
 
+/// What every master answers.
+pub mod master {
+    include!("generated/fermata.master.v1.rs");
+}
+
 /// Messages between the members of a group of masters.
 pub mod raft {
     include!("generated/fermata.raft.v1.rs");
@@ -46,7 +51,7 @@ debug_without_token! {
     dfs::CopyBlock: block_id length targets nonce;
     dfs::LocatedBlock: block_id offset length nodes damaged_on nonce;
     mr::CopyFiles: attempt addr partitions;
-    mr::TaskSpec: attempt job_name user program conf input reduces work_output namenode;
+    mr::TaskSpec: attempt job_name user program conf input reduces work_output namenodes;
 }
 
 /// A future of the reply to a call.
@@ -71,11 +76,11 @@ macro_rules! boxed_calls {
 
 /// The version of the protocol between JobTracker and TaskTrackers. Both sides must
 /// use the same version.
-pub const TRACKER_PROTOCOL: u32 = 7;
+pub const TRACKER_PROTOCOL: u32 = 8;
 
 /// The version of the protocol between the NameNode and DataNodes. Both sides must use
 /// the same version.
-pub const DATANODE_PROTOCOL: u32 = 4;
+pub const DATANODE_PROTOCOL: u32 = 5;
 
 /// The folder in the file system for files that tasks need, such as executables. Each job has a
 /// folder in it, which the JobTracker removes when the job has ended.

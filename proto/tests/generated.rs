@@ -6,11 +6,12 @@
 
 use std::{fs, path::Path};
 
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     "fermata/dfs/v1/namenode.proto",
     "fermata/dfs/v1/datanode.proto",
     "fermata/mr/v1/jobtracker.proto",
     "fermata/mr/v1/task.proto",
+    "fermata/master/v1/master.proto",
     "fermata/raft/v1/peer.proto",
 ];
 
@@ -35,7 +36,7 @@ fn generated_code_matches_the_proto_files() {
         .type_attribute("fermata.mr.v1.TaskSpec.input", "#[derive(Debug)]")
         .compile_fds(descriptors)
         .unwrap();
-    for name in ["fermata.dfs.v1.rs", "fermata.mr.v1.rs", "fermata.raft.v1.rs"] {
+    for name in ["fermata.dfs.v1.rs", "fermata.mr.v1.rs", "fermata.master.v1.rs", "fermata.raft.v1.rs"] {
         let expected = fs::read_to_string(fresh.path().join(name)).unwrap();
         let committed = root.join("src/generated").join(name);
         if std::env::var_os("FERMATA_BLESS").is_some() {

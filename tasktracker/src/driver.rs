@@ -28,7 +28,7 @@ pub(crate) struct Driver {
     pub(crate) agent: Agent,
     /// Identity of this tracker.
     pub(crate) identity: Identity,
-    /// Address of the JobTracker, for messages.
+    /// Address of the JobTracker that the tracker was last connected to, for messages.
     pub(crate) jobtracker: String,
     /// Runs attempts.
     pub(crate) task_runner: Arc<TaskRunner>,
@@ -106,7 +106,8 @@ impl Driver {
 
     fn on_link_event(&mut self, event: LinkEvent) -> Option<Event> {
         match event {
-            LinkEvent::Up(out) => {
+            LinkEvent::Up(out, jobtracker) => {
+                self.jobtracker = jobtracker;
                 self.to_jobtracker = Some(out);
                 Some(Event::Connected)
             }

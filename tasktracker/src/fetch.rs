@@ -138,11 +138,12 @@ impl Fetcher {
         // Do not use short-circuit reads: a read error in a mapped block would kill the tracker,
         // and with it all attempts.
         let config = ClientConfig { short_circuit: false, ..self.config.clone() };
-        let mut options = ClientOptions::new(spec.namenode.clone(), config).with(credentials);
+        let mut options = ClientOptions::new(spec.namenodes.as_slice(), config).with(credentials);
         if !spec.user.is_empty() {
             options.user.clone_from(&spec.user);
         }
-        let client = Client::connect_with_retry(options).await.map_err(dfs_error(&spec.namenode))?;
+        let client =
+            Client::connect_with_retry(options).await.map_err(dfs_error(&spec.namenodes.join(",")))?;
         let client = &client;
         let account = self.disks.account();
         on_some_disk(&self.disks, job, |folder| fetch_to(client, program, folder, account)).await

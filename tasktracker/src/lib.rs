@@ -346,7 +346,7 @@ fn make_driver(
             isolation_timeout,
         ),
         identity: identity.clone(),
-        jobtracker: config.cluster.jobtracker.clone(),
+        jobtracker: config.cluster.jobtracker.to_string(),
         task_runner: Arc::new(task_runner),
         ready,
         fatal_errors,

@@ -18,6 +18,8 @@ use std::{
 pub struct Up<'a> {
     /// Number of nodes.
     pub nodes: u32,
+    /// Number of NameNodes.
+    pub masters: u32,
     /// Number of racks.
     pub racks: u32,
     /// Default replication.
@@ -32,7 +34,15 @@ pub struct Up<'a> {
 
 impl Default for Up<'_> {
     fn default() -> Self {
-        Self { nodes: 3, racks: 1, replication: 2, block_size: "1MiB", settings: QUICK, open: false }
+        Self {
+            nodes: 3,
+            masters: 1,
+            racks: 1,
+            replication: 2,
+            block_size: "1MiB",
+            settings: QUICK,
+            open: false,
+        }
     }
 }
 
@@ -123,6 +133,10 @@ impl Cluster {
         args.extend(["--replication", &replication, "--block-size", up.block_size]);
         args.extend(["--namenode-port", &port]);
         args.extend(up.open.then_some("--open"));
+        let masters = up.masters.to_string();
+        if up.masters > 1 {
+            args.extend(["--masters", &masters]);
+        }
         let ran = cluster.try_mrctl(&args);
         assert_eq!(ran.code, 0, "mrctl up failed: {}{}", ran.stdout, ran.stderr);
         cluster

@@ -8,7 +8,7 @@ mod lines;
 mod merge;
 mod scheduler;
 
-use crate::{Bytes, Period};
+use crate::{Bytes, MasterAddrs, Period};
 pub use crate::{
     client::ClientConfig,
     security::{Choice, SecurityConfig},
@@ -47,10 +47,11 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClusterConfig {
-    /// Address of the NameNode for DataNodes and clients, `host:port`.
-    pub namenode: String,
-    /// Address of the JobTracker for TaskTrackers and clients, `host:port`.
-    pub jobtracker: String,
+    /// Address of the NameNode for DataNodes and clients, `host:port`; a list if there are several.
+    pub namenode: MasterAddrs,
+    /// Address of the JobTracker for TaskTrackers and clients, `host:port`; a list if there are
+    /// several.
+    pub jobtracker: MasterAddrs,
     /// Allow daemons to listen on addresses other than loopback although callers do not prove their
     /// identity (no credentials in `[security]`).
     pub insecure: bool,
@@ -73,6 +74,14 @@ pub struct NameNodeConfig {
     pub listen: String,
     /// Folder for the edit log and snapshots.
     pub dir: PathBuf,
+    /// ID of this NameNode in a group of NameNodes, which no other has ever had; 0 for one NameNode
+    /// without a group.
+    pub member: u64,
+    /// Addresses of NameNodes of the group that this one joins if its folder is empty. Without one,
+    /// an empty folder becomes that of the first member of a new group.
+    pub join: Vec<String>,
+    /// Address that other members of the group use, if it differs from `listen`.
+    pub advertise: String,
     /// Default number of replicas of a new file.
     pub replication: u32,
     /// Maximum number of replicas of a file.
@@ -347,6 +356,9 @@ impl Default for NameNodeConfig {
         Self {
             listen: "127.0.0.1:9400".into(),
             dir: "fermata-data/namenode".into(),
+            member: 0,
+            join: Vec::new(),
+            advertise: String::new(),
             replication: 2,
             replication_max: 64,
             block_size: Bytes::mib(64),

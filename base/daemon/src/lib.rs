@@ -14,6 +14,7 @@ pub mod lifecycle;
 pub mod listen;
 pub mod lock;
 pub mod logging;
+mod masters;
 pub mod safe_open;
 mod security;
 pub mod serve;
@@ -21,6 +22,7 @@ pub mod tree;
 pub mod usage;
 
 pub use host::{HOST_VAR, host_name};
+pub use masters::MasterAddrs;
 pub use security::SecurityArgs;
 pub use types::quantity::{Bytes, Period, QuantityError, count, human};
 

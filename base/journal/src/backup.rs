@@ -7,11 +7,11 @@ use crate::{
     Log, LogError, Seq,
     commit::{CommitFile, CommitPoint},
     disk::{Disk, ReadFile, RealDisk},
-    format::{FileKind, Name},
+    format::{Content, FileKind, Name},
     segment::ActiveSegment,
-    snapshot::{SnapshotFile, SnapshotReader},
+    snapshot::{SnapshotFile, SnapshotReader, SnapshotWriter},
 };
-use std::{collections::VecDeque, fs, io, path::PathBuf};
+use std::{collections::VecDeque, fs, io, path::PathBuf, sync::Arc};
 
 /// Length of a part of a file.
 const PART_BYTES: usize = 1 << 20;
@@ -131,15 +131,32 @@ pub fn verify_snapshot(disk: &dyn Disk) -> Result<Seq, LogError> {
     Ok(seq)
 }
 
-/// Makes a journal in a folder that contains one snapshot and no other file of a journal. The
-/// snapshot must be durable.
-pub fn complete_journal(disk: &dyn Disk) -> Result<(), LogError> {
-    let seq = verify_snapshot(disk)?;
-    let content = SnapshotReader::open(disk, seq)?.content();
+/// Makes the journal of one master in a folder that contains one snapshot and no other file of a
+/// journal. The snapshot must be durable.
+pub fn complete_journal(disk: &Arc<dyn Disk>) -> Result<(), LogError> {
+    let seq = verify_snapshot(&**disk)?;
+    leave_group(disk, seq)?;
     let newest = seq + 1;
-    CommitFile::create(disk, CommitPoint { newest, committed: seq, sealed: true }, 0)?;
-    ActiveSegment::start(disk, content, newest)?;
+    CommitFile::create(&**disk, CommitPoint { newest, committed: seq, sealed: true }, 0)?;
+    ActiveSegment::start(&**disk, Content::Records, newest)?;
     Ok(())
+}
+
+/// Replaces a snapshot of a member of a group by one of a single master. The first record of the
+/// former is its place in the log of the group.
+fn leave_group(disk: &Arc<dyn Disk>, seq: Seq) -> Result<(), LogError> {
+    let mut reader = SnapshotReader::open(&**disk, seq)?;
+    if reader.content() == Content::Records {
+        return Ok(());
+    }
+    let mut writer = SnapshotWriter::start(Arc::clone(disk), Content::Records, seq)?;
+    let mut is_place = true;
+    while reader.advance()? {
+        if !std::mem::take(&mut is_place) {
+            writer.push(reader.record())?;
+        }
+    }
+    writer.finish().map(drop)
 }
 
 #[cfg(test)]
@@ -195,7 +212,7 @@ mod tests {
         let disk = Arc::new(CrashDisk::new());
         let name = files[0].0.strip_prefix("pages/").unwrap();
         disk.set_file(name, files[0].1.clone());
-        complete_journal(&*disk).unwrap();
+        complete_journal(&(disk.clone() as Arc<dyn Disk>)).unwrap();
         for expected in [2, 3] {
             let Opened { log, mut replay, torn, dropped, .. } =
                 Log::open(disk.clone(), Content::Records, Recovery::Refuse).unwrap();
@@ -212,6 +229,26 @@ mod tests {
     }
 
     #[test]
+    fn snapshot_of_a_group_becomes_that_of_one_master() {
+        let source = Arc::new(CrashDisk::new());
+        let log = Log::open(source.clone(), Content::Entries, Recovery::Refuse).unwrap().log;
+        let mut writer = log.snapshot_writer(7).unwrap();
+        for record in [&b"the place"[..], b"one", b"two"] {
+            writer.push(record).unwrap();
+        }
+        writer.finish().unwrap();
+        let (disk, name) = (Arc::new(CrashDisk::new()), FileKind::Snapshot.name(7));
+        disk.set_file(&name, source.files()[&name].clone());
+        complete_journal(&(disk.clone() as Arc<dyn Disk>)).unwrap();
+        let opened = Log::open(disk, Content::Records, Recovery::Refuse).unwrap();
+        assert_eq!(opened.log.last_seq(), 7);
+        let mut replay = opened.replay;
+        assert_eq!(replay.next().unwrap(), Some(Item::Snapshot(b"one")));
+        assert_eq!(replay.next().unwrap(), Some(Item::Snapshot(b"two")));
+        assert_eq!(replay.next().unwrap(), None);
+    }
+
+    #[test]
     fn damaged_or_missing_snapshot_is_refused() {
         let (source, log) = log_with_snapshot();
         drop(log);
@@ -223,7 +260,7 @@ mod tests {
             let mut bytes = sound.clone();
             bytes[at] ^= 1;
             disk.set_file(&name, bytes);
-            complete_journal(&disk).unwrap_err();
+            complete_journal(&(Arc::new(disk.clone()) as Arc<dyn Disk>)).unwrap_err();
         }
         assert_eq!(disk.files().len(), 1, "nothing was written beside a damaged snapshot");
         disk.set_file(&name, sound);

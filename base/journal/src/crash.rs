@@ -16,12 +16,15 @@
 //! change the disk are counted. Reads are not counted, but fail too after the crash.
 //!
 //! [`CrashDisk::fail_reads`] makes bad sectors: reads of these sectors, and writes in place to
-//! them, fail with EIO.
+//! them, fail with EIO. [`CrashDisk::damage`] changes synced bytes, makes sectors unreadable, and
+//! writes to the wrong place, all at random. [`CrashDisk::call_before`] lets a test delay syncs, or
+//! do something else in the middle of a read.
 //!
-//! Not simulated: time, and bit rot (tests flip bits with [`CrashDisk::set_file`]).
+//! Not simulated: time. [`CrashDisk::simulated`] leaves that to an [`Executor`].
 
 use crate::{
     disk::{Disk, ReadFile, WriteFile},
+    executor::Executor,
     format::{SPLIT_MIX_STEP, split_mix},
 };
 use rustix::io::Errno;
@@ -47,6 +50,18 @@ pub enum Survive {
     Seeded(u64),
 }
 
+/// A fault of a disk that loses or changes what was synced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Damage {
+    /// A bit of a file has changed.
+    BitRot,
+    /// A sector of a file cannot be read.
+    BadSector,
+    /// The next write goes to a file and an offset at random. Where it should have gone, the file
+    /// has zeros, or what was there before.
+    MisdirectedWrite,
+}
+
 /// Number of changes to a [`CrashDisk`], by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -68,10 +83,23 @@ pub struct Counts {
     pub folder_syncs: u64,
 }
 
+/// An operation before which a function can be called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Call<'a> {
+    /// A file with this name is opened for reading.
+    Open(&'a str),
+    /// A file is synced.
+    Sync,
+}
+
+type Hook = Arc<dyn Fn(Call<'_>) + Send + Sync>;
+
 /// A disk in memory that fails as requested. Clones share the same disk.
 #[derive(Clone, Default)]
 pub struct CrashDisk {
     state: Arc<Mutex<State>>,
+    hook: Arc<Mutex<Option<Hook>>>,
+    executor: Executor,
 }
 
 #[derive(Default)]
@@ -86,6 +114,8 @@ struct State {
     operations: u64,
     crash_after: Option<u64>,
     fail_at: Option<u64>,
+    /// The seed of the place to which the next write goes.
+    misdirect: Option<u64>,
     crashed: bool,
 }
 
@@ -118,6 +148,12 @@ impl CrashDisk {
     /// Creates an empty disk without failures.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Creates an empty disk of a simulation, whose work `executor` runs. So do the disks after its
+    /// crashes.
+    pub fn simulated(executor: Executor) -> Self {
+        Self { executor, ..Self::default() }
     }
 
     /// Creates a disk with these files, all of them synced.
@@ -164,6 +200,44 @@ impl CrashDisk {
         state.inode(inode).unreadable.push(bytes);
     }
 
+    /// Damages a file that is chosen by `seed`, or the next write.
+    pub fn damage(&self, damage: Damage, seed: u64) {
+        let mut state = self.lock();
+        if damage == Damage::MisdirectedWrite {
+            state.misdirect = Some(seed);
+            return;
+        }
+        let mut random = SplitMix(seed);
+        let Some((inode, at)) = state.choose_byte(&mut random) else { return };
+        let inode = state.inode(inode);
+        match damage {
+            Damage::BitRot => inode.overwrite(at, &[inode.current[at] ^ 1 << random.below(8)]),
+            Damage::BadSector | Damage::MisdirectedWrite => {
+                let start = at / SECTOR_BYTES * SECTOR_BYTES;
+                inode.unreadable.push(start..start + SECTOR_BYTES);
+            }
+        }
+    }
+
+    /// Cancels what was to fail or go wrong later.
+    pub fn cancel_faults(&self) {
+        let mut state = self.lock();
+        (state.crash_after, state.fail_at, state.misdirect) = (None, None, None);
+    }
+
+    /// Calls `hook` before these operations from now on, in the thread of the caller. The disk can be
+    /// used meanwhile.
+    pub fn call_before(&self, hook: impl Fn(Call<'_>) + Send + Sync + 'static) {
+        *self.hook.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(hook));
+    }
+
+    fn before(&self, call: Call<'_>) {
+        let hook = self.hook.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(hook) = hook {
+            hook(call);
+        }
+    }
+
     /// Returns whether an operation has failed because of the crash.
     pub fn crashed(&self) -> bool {
         self.lock().crashed
@@ -186,7 +260,7 @@ impl CrashDisk {
     #[must_use]
     pub fn after_crash(&self, survive: Survive) -> Self {
         let state = self.lock();
-        let disk = Self::new();
+        let disk = Self::simulated(self.executor.clone());
         match survive {
             Survive::Everything => *disk.lock() = state.after_process_crash(),
             Survive::SyncedOnly => {
@@ -260,6 +334,23 @@ impl State {
         self.names.get(name).copied().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such file"))
     }
 
+    /// Returns a byte of a file.
+    fn choose_byte(&self, random: &mut SplitMix) -> Option<(u64, usize)> {
+        let with_bytes = self.names.values().filter(|inode| !self.inodes[inode].current.is_empty());
+        let with_bytes: Vec<u64> = with_bytes.copied().collect();
+        let inode = *with_bytes.get(random.below(with_bytes.len().max(1) as u64) as usize)?;
+        Some((inode, random.below(self.inodes[&inode].current.len() as u64) as usize))
+    }
+
+    /// If a write is to be misdirected, writes `bytes` somewhere else and returns true.
+    fn misdirect(&mut self, bytes: &[u8]) -> bool {
+        let Some(seed) = self.misdirect.take() else { return false };
+        if let Some((inode, at)) = self.choose_byte(&mut SplitMix(seed)) {
+            self.inode(inode).overwrite(at / SECTOR_BYTES * SECTOR_BYTES, bytes);
+        }
+        true
+    }
+
     fn change_names(&mut self, change: NameChange) {
         change.apply(&mut self.names);
         self.names_pending.push(change);
@@ -271,6 +362,16 @@ impl State {
 }
 
 impl Inode {
+    /// Changes bytes on the disk, as far as the file is long.
+    fn overwrite(&mut self, at: usize, bytes: &[u8]) {
+        for content in [&mut self.current, &mut self.synced] {
+            let end = content.len().min(at + bytes.len());
+            if at < end {
+                content[at..end].copy_from_slice(&bytes[..end - at]);
+            }
+        }
+    }
+
     /// Returns the contents after a power loss: everything synced, and a random part of the rest.
     fn after_power_loss(&self, random: &mut SplitMix) -> Vec<u8> {
         if self.current.len() == self.synced.len() {
@@ -330,6 +431,7 @@ impl Disk for CrashDisk {
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn ReadFile>> {
+        self.before(Call::Open(name));
         let inode = self.lock().find(name)?;
         Ok(Box::new(OpenFile { disk: self.clone(), inode }))
     }
@@ -366,6 +468,10 @@ impl Disk for CrashDisk {
         self.lock().check_not_crashed()?;
         Ok(1 << 40)
     }
+
+    fn executor(&self) -> Executor {
+        self.executor.clone()
+    }
 }
 
 struct OpenFile {
@@ -376,12 +482,21 @@ struct OpenFile {
 impl WriteFile for OpenFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut state = self.disk.change(|counts| &mut counts.writes)?;
-        state.inode(self.inode).current.extend_from_slice(bytes);
+        let is_elsewhere = state.misdirect(bytes);
+        let current = &mut state.inode(self.inode).current;
+        if is_elsewhere {
+            current.resize(current.len() + bytes.len(), 0);
+        } else {
+            current.extend_from_slice(bytes);
+        }
         Ok(())
     }
 
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut state = self.disk.change(|counts| &mut counts.writes)?;
+        if state.misdirect(bytes) {
+            return Ok(());
+        }
         let inode = state.inode(self.inode);
         let beyond = || io::Error::other("a write in place beyond the end of the file");
         let start = usize::try_from(offset).map_err(|_| beyond())?;
@@ -401,6 +516,7 @@ impl WriteFile for OpenFile {
     }
 
     fn sync(&mut self) -> io::Result<()> {
+        self.disk.before(Call::Sync);
         let mut state = self.disk.change(|counts| &mut counts.syncs)?;
         let inode = state.inode(self.inode);
         if inode.current.starts_with(&inode.synced) {
@@ -491,6 +607,47 @@ mod tests {
         assert!(outcomes.iter().any(|bytes| bytes.len() > 100 && bytes.contains(&0)), "lost sectors");
         assert!(outcomes.iter().any(|bytes| bytes.len() > 100 && !bytes.contains(&0)), "torn tails");
         assert_eq!(outcomes[3], disk.after_crash(Survive::Seeded(3)).files()["a"]);
+    }
+
+    #[test]
+    fn damage_changes_synced_bytes_and_survives_a_crash() {
+        let bytes = vec![7; 1000];
+        let new = || {
+            let disk = CrashDisk::with_files([("a", bytes.clone())]);
+            let mut file = disk.create("b").unwrap();
+            file.write(&[8; 100]).unwrap();
+            file.sync().unwrap();
+            disk.sync_folder().unwrap();
+            (disk, file)
+        };
+        let (disk, _) = new();
+        let before = disk.files();
+        disk.damage(Damage::BitRot, 1);
+        let after = disk.after_crash(Survive::SyncedOnly).files();
+        let bits = |name: &str| before[name].iter().zip(&after[name]).map(|(a, b)| (a ^ b).count_ones());
+        assert_eq!(bits("a").chain(bits("b")).sum::<u32>(), 1);
+        let (disk, mut file) = new();
+        // The first seed with another file.
+        let seed = (0..1000).find(|seed| {
+            let (disk, mut file) = new();
+            disk.damage(Damage::MisdirectedWrite, *seed);
+            file.write(&[9; 64]).unwrap();
+            disk.files()["a"] != bytes
+        });
+        disk.damage(Damage::MisdirectedWrite, seed.unwrap());
+        file.write(&[9; 64]).unwrap();
+        file.write(&[6; 64]).unwrap();
+        file.sync().unwrap();
+        let files = disk.after_crash(Survive::SyncedOnly).files();
+        assert!(files["a"].windows(40).any(|part| part == [9; 40]), "the write is elsewhere");
+        assert_eq!(files["b"], [vec![8; 100], vec![0; 64], vec![6; 64]].concat());
+        let (disk, _) = new();
+        disk.damage(Damage::BadSector, 1);
+        let is_readable = |name: &str| {
+            let file = disk.open(name).unwrap();
+            (0..file.length().unwrap()).all(|at| file.read_at(at, &mut [0]).is_ok())
+        };
+        assert!(!is_readable("a") || !is_readable("b"));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! The log relies only on what POSIX guarantees: bytes are durable after `sync` of their file; a
 //! created, renamed or removed name is durable after `sync_folder`; a rename is atomic.
 
+use crate::executor::Executor;
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
@@ -33,6 +34,10 @@ pub trait Disk: Send + Sync + 'static {
     fn sync_folder(&self) -> io::Result<()>;
     /// Returns the number of bytes that can still be written.
     fn free_bytes(&self) -> io::Result<u64>;
+    /// Returns where the work runs that waits for this disk.
+    fn executor(&self) -> Executor {
+        Executor::Threads
+    }
 }
 
 /// A file open for writing, at its end or in place.

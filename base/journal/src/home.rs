@@ -234,6 +234,51 @@ impl DataFolder {
     }
 }
 
+/// Returns the ID of the cluster in the `VERSION` file of a folder; `None` if there is no such file.
+pub fn cluster_id(folder: &Path) -> Result<Option<String>, DataFolderError> {
+    let path = folder.join(VERSION_FILE);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(DataFolderError::Io { path, source }),
+    };
+    let version: Version = toml::from_str(&text)
+        .map_err(|error| DataFolderError::Version { path: path.clone(), why: error.message().into() })?;
+    if version.layout != LAYOUT {
+        return Err(DataFolderError::Layout { path, found: version.layout });
+    }
+    Ok(Some(version.cluster_id))
+}
+
+/// Refuses a folder without `VERSION` that was not restored completely, or has other files than a
+/// folder that is being made, and those in `also`.
+pub fn check_new(owner: Owner, folder: &Path, also: &[&str]) -> Result<(), DataFolderError> {
+    check_restored(folder)?;
+    let entries = fs::read_dir(folder).map_err(io_error(folder))?.flatten();
+    let ours = ["LOCK", "VERSION.tmp", NEW_FILE, "NEW.tmp"];
+    let mut names = entries.map(|entry| entry.file_name());
+    if names.any(|name| !ours.iter().chain(also).any(|own| name == *own)) {
+        return Err(DataFolderError::Foreign { owner: owner.name, folder: folder.into() });
+    }
+    Ok(())
+}
+
+fn check_restored(folder: &Path) -> Result<(), DataFolderError> {
+    if let Ok(marker) = fs::read_to_string(folder.join(RECOVERING_FILE))
+        && marker.starts_with(RESTORED)
+    {
+        let restore = marker.lines().next().unwrap_or_default().to_owned();
+        return Err(DataFolderError::Unrestored { folder: folder.into(), restore });
+    }
+    Ok(())
+}
+
+/// Writes the ID of the cluster into the folder of a master that has joined a group. Its journal
+/// exists already.
+pub fn set_cluster_id(folder: &Path, cluster_id: &str) -> Result<(), DataFolderError> {
+    write_version(folder, cluster_id.to_owned())
+}
+
 /// Starts to restore an empty folder from a backup, which `from` describes in one line. No daemon
 /// starts with the folder before [`finish_restore`]. Its first start then accepts the folder, like
 /// one that is started with `--recover`. `drop_newer` is for [`DataFolder::drop_newer`].
@@ -246,7 +291,7 @@ pub fn begin_restore(folder: &Path, from: &str, drop_newer: bool) -> Result<(), 
 /// subfolder `journal`, and writes the ID of the cluster.
 pub fn finish_restore(folder: &Path, journal: &str, cluster_id: &str) -> Result<(), DataFolderError> {
     let path = folder.join(journal);
-    let disk = RealDisk::open(&path).map_err(io_error(&path))?;
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(&path).map_err(io_error(&path))?);
     backup::complete_journal(&disk).map_err(|source| DataFolderError::Log { log: "backup", source })?;
     write_version(folder, cluster_id.to_owned())
 }
@@ -268,42 +313,46 @@ fn open_with_loss_hook(
     before_loss: impl FnOnce() -> io::Result<()>,
 ) -> Result<Opened, LogError> {
     let opened = Log::open_with_loss_hook(disk, Content::Records, recovery, before_loss)?;
-    let log = owner.log;
-    if let Some(torn) = &opened.torn {
-        tracing::warn!(
-            file = torn.file,
-            offset = torn.offset,
-            bytes = torn.bytes,
-            saved_as = torn.saved_as,
-            "cut an unfinished write from the end of the {log}: a crash interrupted it, so it was not \
-             acknowledged; if the disk is not to be trusted, treat it as a loss"
-        );
-    }
-    for part in &opened.replaced {
-        tracing::error!(
-            file = part.file,
-            offset = part.offset,
-            saved_as = part.saved_as.as_deref().unwrap_or("-"),
-            why = part.why,
-            "a snapshot of the {log} is damaged: started from the older one and the records after it, nothing is lost; \
-             check the disk"
-        );
-    }
-    for part in &opened.dropped {
-        tracing::error!(
-            file = part.file,
-            offset = part.offset,
-            bytes = part.bytes,
-            records_known = part.records_known,
-            saved_as = part.saved_as.as_deref().unwrap_or("-"),
-            why = part.why,
-            "dropped a damaged part of the {log}, as --recover requested"
-        );
-    }
+    opened.report(owner.log);
     Ok(opened)
 }
 
 impl Opened {
+    /// Logs what was cut, replaced or dropped. `log` is the name of the journal.
+    pub fn report(&self, log: &str) {
+        if let Some(torn) = &self.torn {
+            tracing::warn!(
+                file = torn.file,
+                offset = torn.offset,
+                bytes = torn.bytes,
+                saved_as = torn.saved_as,
+                "cut an unfinished write from the end of the {log}: a crash interrupted it, so it was not \
+                 acknowledged; if the disk is not to be trusted, treat it as a loss"
+            );
+        }
+        for part in &self.replaced {
+            tracing::error!(
+                file = part.file,
+                offset = part.offset,
+                saved_as = part.saved_as.as_deref().unwrap_or("-"),
+                why = part.why,
+                "a snapshot of the {log} is damaged: started from the older one and the records after it, nothing is lost; \
+                 check the disk"
+            );
+        }
+        for part in &self.dropped {
+            tracing::error!(
+                file = part.file,
+                offset = part.offset,
+                bytes = part.bytes,
+                records_known = part.records_known,
+                saved_as = part.saved_as.as_deref().unwrap_or("-"),
+                why = part.why,
+                "dropped a damaged part of the {log}, as --recover requested"
+            );
+        }
+    }
+
     /// Returns one line for the operator about what was cut or dropped, if anything was.
     pub fn loss(&self, log: &str) -> Option<String> {
         let saved = |name: Option<&str>| name.map_or(String::new(), |name| format!(", kept as {name}"));
@@ -335,40 +384,18 @@ fn has_journal_in(folder: &Path) -> bool {
 /// Returns the cluster ID in the `VERSION` file. Creates the file, with a new ID, if the folder is
 /// empty.
 fn read_or_create_cluster_id(owner: Owner, folder: &Path) -> Result<String, DataFolderError> {
-    let path = folder.join(VERSION_FILE);
-    match fs::read_to_string(&path) {
-        Ok(text) => {
-            let version: Version = toml::from_str(&text).map_err(|error| DataFolderError::Version {
-                path: path.clone(),
-                why: error.message().into(),
-            })?;
-            if version.layout != LAYOUT {
-                return Err(DataFolderError::Layout { path, found: version.layout });
-            }
-            Ok(version.cluster_id)
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            if let Ok(marker) = fs::read_to_string(folder.join(RECOVERING_FILE))
-                && marker.starts_with(RESTORED)
-            {
-                let restore = marker.lines().next().unwrap_or_default().to_owned();
-                return Err(DataFolderError::Unrestored { folder: folder.into(), restore });
-            }
-            if has_journal_in(&folder.join(owner.folder)) {
-                return Err(DataFolderError::VersionMissing { folder: folder.into(), log: owner.log });
-            }
-            let entries = fs::read_dir(folder).map_err(io_error(folder))?.flatten();
-            let ours = ["LOCK", "VERSION.tmp", NEW_FILE, "NEW.tmp"];
-            if entries.map(|entry| entry.file_name()).any(|name| !ours.iter().any(|own| name == *own)) {
-                return Err(DataFolderError::Foreign { owner: owner.name, folder: folder.into() });
-            }
-            write_durably(folder, NEW_FILE, "")?;
-            let cluster_id = uuid::Uuid::new_v4().to_string();
-            write_version(folder, cluster_id.clone())?;
-            Ok(cluster_id)
-        }
-        Err(source) => Err(DataFolderError::Io { path, source }),
+    if let Some(cluster_id) = cluster_id(folder)? {
+        return Ok(cluster_id);
     }
+    check_restored(folder)?;
+    if has_journal_in(&folder.join(owner.folder)) {
+        return Err(DataFolderError::VersionMissing { folder: folder.into(), log: owner.log });
+    }
+    check_new(owner, folder, &[])?;
+    write_durably(folder, NEW_FILE, "")?;
+    let cluster_id = uuid::Uuid::new_v4().to_string();
+    write_version(folder, cluster_id.clone())?;
+    Ok(cluster_id)
 }
 
 fn io_error(path: &Path) -> impl FnOnce(io::Error) -> DataFolderError {

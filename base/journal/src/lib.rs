@@ -13,6 +13,8 @@
 //! - [`backup`]: the files of a backup, and a journal that is made from one;
 //! - [`snapshot_policy`]: decides when snapshots are made;
 //! - [`disk`]: the folder operations that the log needs, on real files;
+//! - [`executor`]: where the work runs that waits for a disk;
+//! - [`bugs`]: bugs on purpose, to test tests;
 //! - [`crash`]: the same operations on an instrumented disk, for crash tests of this crate and of
 //!   the masters. It is not behind a feature, because cargo would then compile this crate, and all
 //!   that use it, once with and once without it.
@@ -38,11 +40,13 @@
 //! Not provided: replication and compression. The daemon locks the folder.
 
 pub mod backup;
+pub mod bugs;
 pub mod codec;
 mod commit;
 pub mod crash;
 pub mod disk;
 pub mod error;
+pub mod executor;
 mod format;
 pub mod home;
 pub mod log;

@@ -16,13 +16,14 @@
 use crate::{
     AppendError, LogError, LogFailed, Seq,
     disk::Disk,
+    executor::Executor,
     format::{BATCH_HEADER_BYTES, FileKind},
     repair::repair,
     replay::Replay,
     segment::push_record,
     snapshot::{SnapshotFile, SnapshotReceiver, SnapshotWriter},
     survey::Survey,
-    writer::{Change, Files, Pending, Progress, Request, Shared, WhenDurable, Writer},
+    writer::{Change, Files, Pending, Progress, Request, Shared, SteppedWriter, WhenDurable, Writer},
 };
 pub use crate::{
     format::{BATCH_BYTES_MAX, Content, RECORD_BYTES_MAX},
@@ -62,8 +63,14 @@ pub struct Log {
     disk: Arc<dyn Disk>,
     content: Content,
     shared: Arc<Shared>,
-    writer: Mutex<Option<JoinHandle<()>>>,
+    writer: WriterHandle,
     snapshots: Mutex<()>,
+}
+
+enum WriterHandle {
+    Thread(Mutex<Option<JoinHandle<()>>>),
+    /// On a simulated disk.
+    Stepped(Arc<SteppedWriter>),
 }
 
 impl Log {
@@ -123,13 +130,17 @@ impl Log {
             segment: repaired.segment,
             content,
             commit: repaired.commit,
+            spare: vec![0; BATCH_HEADER_BYTES],
         };
-        let writer = thread::Builder::new()
-            .name("journal".into())
-            .spawn(move || writer.run())
-            .map_err(LogError::io("start the thread of", "the journal"))?;
-        let log =
-            Self { disk, content, shared, writer: Mutex::new(Some(writer)), snapshots: Mutex::default() };
+        let writer = match disk.executor() {
+            Executor::Threads => {
+                let thread = thread::Builder::new().name("journal".into()).spawn(move || writer.run());
+                let thread = thread.map_err(LogError::io("start the thread of", "the journal"))?;
+                WriterHandle::Thread(Mutex::new(Some(thread)))
+            }
+            Executor::Simulated(delay) => WriterHandle::Stepped(SteppedWriter::new(writer, delay)),
+        };
+        let log = Self { disk, content, shared, writer, snapshots: Mutex::default() };
         let (torn, replaced, dropped) = (repaired.torn, repaired.replaced, repaired.dropped);
         Ok(Opened { log, replay, torn, replaced, dropped })
     }
@@ -200,14 +211,31 @@ impl Log {
             if !pending.seq_changes && pending.buffer.len() - BATCH_HEADER_BYTES + bytes <= BATCH_BYTES_MAX {
                 return Ok(pending);
             }
-            pending = self.shared.progressed.wait(pending).unwrap_or_else(PoisonError::into_inner);
+            pending = self.wait_for_writer(pending);
         }
     }
 
     fn wake_writer(&self, pending: MutexGuard<'_, Pending>) {
         drop(pending);
-        // If the channel is full, the writer will wake up anyway.
-        let _full = self.shared.work.0.try_send(());
+        match &self.writer {
+            // If the channel is full, the writer will wake up anyway.
+            WriterHandle::Thread(_) => drop(self.shared.work.0.try_send(())),
+            WriterHandle::Stepped(writer) => writer.schedule(),
+        }
+    }
+
+    /// Waits until the writer has done something.
+    fn wait_for_writer<'a>(&'a self, pending: MutexGuard<'a, Pending>) -> MutexGuard<'a, Pending> {
+        match &self.writer {
+            WriterHandle::Thread(_) => {
+                self.shared.progressed.wait(pending).unwrap_or_else(PoisonError::into_inner)
+            }
+            WriterHandle::Stepped(writer) => {
+                drop(pending);
+                writer.run();
+                self.shared.pending()
+            }
+        }
     }
 
     /// Returns whether a record of up to `bytes` bytes can be appended without blocking. The answer
@@ -264,7 +292,7 @@ impl Log {
             if let Some(failed) = &pending.failed {
                 return Err(failed.clone());
             }
-            pending = self.shared.progressed.wait(pending).unwrap_or_else(PoisonError::into_inner);
+            pending = self.wait_for_writer(pending);
         }
     }
 
@@ -309,7 +337,10 @@ impl Log {
         pending.check_open()?;
         pending.requests.push(Request { what, reply });
         pending.seq_changes |= what != Change::Rotate;
-        self.wake_writer(pending);
+        match &self.writer {
+            WriterHandle::Thread(_) => self.wake_writer(pending),
+            WriterHandle::Stepped(_) => drop(self.wait_for_writer(pending)),
+        }
         done.recv().unwrap_or_else(|_| {
             Err(LogFailed { reason: "the writer thread of the journal has ended".into() })
         })
@@ -326,6 +357,11 @@ impl Log {
     pub fn snapshot_bytes(&self) -> io::Result<u64> {
         let newest = self.shared.files().snapshots.last().copied();
         newest.map_or(Ok(0), |seq| self.disk.open(&FileKind::Snapshot.name(seq))?.length())
+    }
+
+    /// Returns where the work runs that waits for the disk of the log.
+    pub fn executor(&self) -> Executor {
+        self.disk.executor()
     }
 
     /// Returns the number of free bytes on the disk of the log.
@@ -354,9 +390,10 @@ impl Log {
         Replay::new(Arc::clone(&self.disk), seq, VecDeque::new(), seq)
     }
 
-    /// Reads the durable records from `from` to `upto`, while the log is in use.
+    /// Reads the durable records from `from` to `upto`, while the log is in use. If some of them are
+    /// removed meanwhile, the replay can fail, or return others.
     pub fn read(&self, from: Seq, upto: Seq) -> Replay {
-        assert!(0 < from && upto <= self.durable(), "cannot read up to record {upto}: it is not durable");
+        assert!(from > 0, "the first record is 1");
         let files = self.shared.files();
         let segments = &files.segments[files.first_segment_after(from - 1)..];
         let segments = segments.iter().map(|segment| segment.first).filter(|first| *first <= upto);
@@ -364,7 +401,7 @@ impl Log {
     }
 
     /// Waits until no snapshot is being made. The owner keeps the result while it makes a snapshot,
-    /// from the call of [`Self::rotate`] to that of [`Self::snapshot_done`].
+    /// from the call of [`Self::rotate`] until it is registered.
     pub fn lock_snapshots(&self) -> MutexGuard<'_, ()> {
         self.snapshots.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -395,21 +432,37 @@ impl Log {
     /// Registers the finished snapshot at `seq`. Removes all snapshots except the last two, and all
     /// segments that contain no record after the older of these two.
     pub fn snapshot_done(&self, seq: Seq) -> Result<(), LogError> {
+        self.keep_snapshot(seq)?;
+        self.remove_segments(Seq::MAX)
+    }
+
+    /// Registers the finished snapshot at `seq`, and removes all snapshots except the last two. Then
+    /// call [`Self::remove_segments`].
+    pub fn keep_snapshot(&self, seq: Seq) -> Result<(), LogError> {
         let name = FileKind::Snapshot.name(seq);
         self.disk.open(&name).map_err(LogError::io("find the finished snapshot", &name))?;
-        let mut snapshots = self.shared.files().snapshots.clone();
-        snapshots.push(seq);
-        snapshots.sort_unstable();
-        snapshots.dedup();
-        let saved = snapshots.split_off(snapshots.len().saturating_sub(2));
-        let older = if saved.len() == 2 { saved[0] } else { 0 };
-        self.shared.files().snapshots = saved;
-        self.remove(FileKind::Snapshot, &snapshots)?;
-        // Segments are removed after the removal of snapshots is durable, so that no snapshot is
-        // left without the records after it.
+        let removed = {
+            // One lock: another snapshot may be registered at the same time.
+            let mut files = self.shared.files();
+            let snapshots = &mut files.snapshots;
+            snapshots.push(seq);
+            snapshots.sort_unstable();
+            snapshots.dedup();
+            let newest = snapshots.split_off(snapshots.len().saturating_sub(2));
+            std::mem::replace(snapshots, newest)
+        };
+        self.remove(FileKind::Snapshot, &removed)
+    }
+
+    /// Removes all segments that contain neither a record after the older of the last two snapshots
+    /// nor one after `upto`. A member of a group keeps records longer, for members that are behind.
+    pub fn remove_segments(&self, upto: Seq) -> Result<(), LogError> {
+        // The removal of older snapshots is durable, so no snapshot is left without the records
+        // after it.
         let removed: Vec<_> = {
             let mut files = self.shared.files();
-            let end = files.first_segment_after(older);
+            let older = if let [older, _] = files.snapshots[..] { older } else { 0 };
+            let end = files.first_segment_after(older.min(upto));
             files.segments.drain(..end).map(|segment| segment.first).collect()
         };
         self.remove(FileKind::Segment, &removed)
@@ -436,13 +489,22 @@ impl Log {
 
     /// Flushes, seals and closes the log. Dropping the log does the same, but returns no failure.
     pub fn close(&self) -> Result<(), LogFailed> {
-        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(writer) = writer {
-            let mut pending = self.shared.pending();
-            pending.closing = true;
-            self.wake_writer(pending);
-            // A panic of the writer has already been reported as a failure.
-            let _panicked = writer.join();
+        match &self.writer {
+            WriterHandle::Thread(thread) => {
+                let thread = thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+                if let Some(thread) = thread {
+                    let mut pending = self.shared.pending();
+                    pending.closing = true;
+                    self.wake_writer(pending);
+                    // A panic of the writer has already been reported as a failure.
+                    let _panicked = thread.join();
+                }
+            }
+            WriterHandle::Stepped(_) => {
+                let mut pending = self.shared.pending();
+                pending.closing = true;
+                drop(self.wait_for_writer(pending));
+            }
         }
         self.shared.pending().failed.clone().map_or(Ok(()), Err)
     }

@@ -50,12 +50,6 @@ pub struct Replay {
     last_seq: Seq,
 }
 
-enum NextItem {
-    Snapshot,
-    Record,
-    End,
-}
-
 impl Replay {
     /// Creates a replay of the snapshot at `snapshot_seq` and the records after it up to `last`.
     /// `segments` contains the first record of each segment to read, in order; the first segment
@@ -102,23 +96,29 @@ impl Replay {
         reason = "the returned item borrows from self, which Iterator does not allow"
     )]
     pub fn next(&mut self) -> Result<Option<Item<'_>>, LogError> {
-        Ok(match self.advance()? {
-            NextItem::Snapshot => self.snapshot.as_ref().map(|reader| Item::Snapshot(reader.record())),
-            NextItem::Record => self.segment.as_ref().map(|reader| {
-                let (seq, bytes) = reader.record();
-                match reader.header().content {
-                    Content::Records => Item::Record { seq, bytes },
-                    Content::Entries => Item::Entry { seq, bytes },
-                }
-            }),
-            NextItem::End => None,
+        Ok(if self.advance()? { self.current() } else { None })
+    }
+
+    /// Returns the item to which [`Self::advance`] has advanced.
+    pub fn current(&self) -> Option<Item<'_>> {
+        if let Some(reader) = &self.snapshot {
+            return Some(Item::Snapshot(reader.record()));
+        }
+        self.segment.as_ref().map(|reader| {
+            let (seq, bytes) = reader.record();
+            match reader.header().content {
+                Content::Records => Item::Record { seq, bytes },
+                Content::Entries => Item::Entry { seq, bytes },
+            }
         })
     }
 
-    fn advance(&mut self) -> Result<NextItem, LogError> {
+    /// Advances to the next item; returns false at the end. The replay cannot be used after an
+    /// error.
+    pub fn advance(&mut self) -> Result<bool, LogError> {
         if let Some(reader) = &mut self.snapshot {
             if reader.advance()? {
-                return Ok(NextItem::Snapshot);
+                return Ok(true);
             }
             self.snapshot = None;
         }
@@ -128,7 +128,7 @@ impl Replay {
                     let (seq, _) = reader.record();
                     if seq >= self.next_seq {
                         self.next_seq = seq + 1;
-                        return Ok(NextItem::Record);
+                        return Ok(true);
                     }
                 }
             }
@@ -137,7 +137,7 @@ impl Replay {
                 found => return Err(gap(self.next_seq, found)),
             };
         }
-        Ok(NextItem::End)
+        Ok(false)
     }
 }
 

@@ -133,7 +133,8 @@ impl SnapshotFile {
 }
 
 /// Receives the file of a snapshot that another member of a group has written. Dropping the
-/// receiver without [`Self::finish`] removes its temporary file.
+/// receiver without [`Self::finish`] removes its temporary file; after a crash the next open removes
+/// it.
 pub struct SnapshotReceiver {
     disk: Arc<dyn Disk>,
     file: Box<dyn WriteFile>,
@@ -154,24 +155,30 @@ impl SnapshotReceiver {
         self.file.write(bytes).map_err(LogError::io("write", &self.temporary))
     }
 
-    /// Verifies the snapshot, makes it durable under its final name, and returns it. Then call
-    /// [`crate::Log::snapshot_done`] and [`crate::Log::skip_to`].
-    pub fn finish(mut self) -> Result<SnapshotFile, LogError> {
+    /// Makes the file durable and verifies it. It is an error if the snapshot is damaged or not
+    /// complete.
+    pub fn verify(&mut self) -> Result<(), LogError> {
         self.file.sync().map_err(LogError::io("sync", &self.temporary))?;
         let source = Source::open(&*self.disk, self.temporary.clone())?;
         SnapshotReader::read_all(SnapshotReader::of(source, self.seq)?)?;
+        Ok(())
+    }
+
+    /// Gives the verified file its final name, and returns the last record that it includes. From
+    /// then on, also after a crash, the log begins with this snapshot: records that contradict it
+    /// must be removed before. Then call [`crate::Log::keep_snapshot`] and [`crate::Log::skip_to`].
+    pub fn finish(mut self) -> Result<Seq, LogError> {
         let name = FileKind::Snapshot.name(self.seq);
         self.disk.rename(&self.temporary, &name).map_err(LogError::io("rename to", &name))?;
         self.has_final_name = true;
         self.disk.sync_folder().map_err(LogError::io("sync the folder of", &name))?;
-        SnapshotFile::open(&*self.disk, self.seq)
+        Ok(self.seq)
     }
 }
 
 impl Drop for SnapshotReceiver {
     fn drop(&mut self) {
         if !self.has_final_name {
-            // If it cannot be removed now, the next open removes it.
             let _left = self.disk.remove(&self.temporary);
         }
     }

@@ -1,14 +1,19 @@
-//! The writer thread: takes all pending records, writes them as one batch, syncs it, and notifies
+//! The writer, a thread: takes all pending records, writes them as one batch, syncs it, and notifies
 //! waiters.
 //!
 //! While a batch is being synced, new records collect for the next batch. So group commit adds no
 //! delay. The thread ends at the first failure. A failed sync is never repeated: the kernel may
 //! have dropped the dirty pages and would report success the second time.
+//!
+//! On a simulated disk there is no thread: the same steps are tasks of the runtime, and a caller that
+//! waits for the writer does its work.
 
 use crate::{
     LogError, LogFailed, Seq,
+    bugs::{self, Bug},
     commit::{CommitFile, CommitPoint},
     disk::Disk,
+    executor::Delay,
     format::{BATCH_HEADER_BYTES, Content, FILE_HEADER_BYTES},
     segment::{ActiveSegment, seal_batch},
     survey::{Segment, has_records},
@@ -140,6 +145,14 @@ struct TakenBatch {
     sync_commit: bool,
 }
 
+enum Taken {
+    Batch(TakenBatch),
+    /// There is no work now.
+    Nothing,
+    /// There is no work, and there will be none.
+    Closing,
+}
+
 impl Shared {
     pub(crate) fn pending(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
@@ -149,25 +162,15 @@ impl Shared {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for work and takes all of it; `None` when the log is closing and nothing is pending.
-    fn take(&self, mut spare: Vec<u8>) -> Option<TakenBatch> {
-        spare.clear();
-        if spare.capacity() > SPARE_BYTES_MAX {
-            spare = Vec::new();
-        }
-        spare.resize(BATCH_HEADER_BYTES, 0);
+    /// Takes all pending work, and leaves `spare` for more.
+    fn take(&self, spare: &mut Vec<u8>) -> Taken {
         let mut pending = self.pending();
-        while pending.has_no_work() {
-            if pending.closing {
-                return None;
-            }
-            drop(pending);
-            self.work.1.recv().expect("the sender is in `self`");
-            pending = self.pending();
+        if pending.has_no_work() {
+            return if pending.closing { Taken::Closing } else { Taken::Nothing };
         }
         let count = std::mem::take(&mut pending.count);
         let batch = TakenBatch {
-            buffer: std::mem::replace(&mut pending.buffer, spare),
+            buffer: std::mem::replace(&mut pending.buffer, std::mem::take(spare)),
             first: pending.next_seq - u64::from(count),
             count,
             when_durable: std::mem::take(&mut pending.when_durable),
@@ -176,7 +179,7 @@ impl Shared {
         };
         drop(pending);
         self.progressed.notify_all();
-        Some(batch)
+        Taken::Batch(batch)
     }
 
     fn mark_durable(&self, seq: Seq, bytes: u64, records: u64) {
@@ -232,13 +235,65 @@ impl Shared {
     }
 }
 
-/// State of the writer thread.
+/// State of the writer.
 pub(crate) struct Writer {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) segment: ActiveSegment,
     pub(crate) content: Content,
     pub(crate) commit: CommitFile,
+    /// A buffer to use again, with space for the batch header.
+    pub(crate) spare: Vec<u8>,
+}
+
+/// What a step of the writer has done.
+#[derive(PartialEq, Eq)]
+enum Step {
+    Worked,
+    /// There was no work.
+    Idle,
+    /// The log is closed or has failed.
+    Ended,
+}
+
+/// The writer of a log on a simulated disk.
+pub(crate) struct SteppedWriter {
+    /// `None` when the log is closed or has failed.
+    writer: Mutex<Option<Writer>>,
+    /// Whether a task will do the work.
+    is_scheduled: AtomicBool,
+    delay: Delay,
+}
+
+impl SteppedWriter {
+    pub(crate) fn new(writer: Writer, delay: Delay) -> Arc<Self> {
+        Arc::new(Self { writer: Mutex::new(Some(writer)), is_scheduled: AtomicBool::new(false), delay })
+    }
+
+    /// Does all work now.
+    pub(crate) fn run(&self) {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(active) = &mut *writer {
+            match active.step() {
+                Step::Worked => {}
+                Step::Idle => return,
+                Step::Ended => *writer = None,
+            }
+        }
+    }
+
+    /// Does all work after a delay.
+    pub(crate) fn schedule(self: &Arc<Self>) {
+        if self.is_scheduled.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (writer, delay) = (Arc::clone(self), (self.delay)());
+        tokio::spawn(async move {
+            tokio::time::sleep(delay).await;
+            writer.is_scheduled.store(false, Ordering::Relaxed);
+            writer.run();
+        });
+    }
 }
 
 /// Reports a failure if the writer thread panics, so that callers do not wait forever.
@@ -255,38 +310,62 @@ impl Drop for PanicGuard {
 impl Writer {
     /// Runs until the log is closed or fails.
     pub(crate) fn run(mut self) {
-        let shared = Arc::clone(&self.shared);
-        let _guard = PanicGuard(Arc::clone(&shared));
-        let mut spare = Vec::new();
-        while let Some(mut batch) = shared.take(spare) {
-            let mut done = if batch.count > 0 { self.write_batch(&mut batch) } else { Ok(()) };
+        let _guard = PanicGuard(Arc::clone(&self.shared));
+        loop {
+            match self.step() {
+                Step::Worked => {}
+                Step::Idle => self.shared.work.1.recv().expect("the sender is in `self`"),
+                Step::Ended => return,
+            }
+        }
+    }
+
+    /// Does the work that is pending.
+    fn step(&mut self) -> Step {
+        match self.shared.take(&mut self.spare) {
+            Taken::Batch(batch) => self.process(batch),
+            Taken::Nothing => Step::Idle,
+            Taken::Closing => {
+                let durable = self.shared.durable.load(Ordering::Acquire);
+                let sealed = CommitPoint { sealed: true, ..self.commit_point(durable) };
+                if let Err(error) = self.commit.write_both(sealed) {
+                    self.shared.fail(&error.to_string(), Vec::new(), Vec::new());
+                }
+                Step::Ended
+            }
+        }
+    }
+
+    fn process(&mut self, mut batch: TakenBatch) -> Step {
+        let mut done = if batch.count > 0 { self.write_batch(&mut batch) } else { Ok(()) };
+        if done.is_ok() {
+            for call in std::mem::take(&mut batch.when_durable) {
+                call(Ok(()));
+            }
+        }
+        let mut last = batch.first + u64::from(batch.count) - 1;
+        for request in &batch.requests {
             if done.is_ok() {
-                for call in std::mem::take(&mut batch.when_durable) {
-                    call(Ok(()));
-                }
+                done = self.change(request.what, &mut last);
             }
-            let mut last = batch.first + u64::from(batch.count) - 1;
-            for request in &batch.requests {
-                if done.is_ok() {
-                    done = self.change(request.what, &mut last);
-                }
-            }
-            if done.is_ok() && batch.sync_commit {
-                done = self.commit.sync();
-            }
-            if let Err(error) = done {
-                return shared.fail(&error.to_string(), batch.when_durable, batch.requests);
-            }
-            for request in batch.requests {
-                let _gone = request.reply.send(Ok(last));
-            }
-            spare = batch.buffer;
         }
-        let sealed =
-            CommitPoint { sealed: true, ..self.commit_point(shared.durable.load(Ordering::Acquire)) };
-        if let Err(error) = self.commit.write_both(sealed) {
-            shared.fail(&error.to_string(), Vec::new(), Vec::new());
+        if done.is_ok() && batch.sync_commit {
+            done = self.commit.sync();
         }
+        if let Err(error) = done {
+            self.shared.fail(&error.to_string(), batch.when_durable, batch.requests);
+            return Step::Ended;
+        }
+        for request in batch.requests {
+            let _gone = request.reply.send(Ok(last));
+        }
+        self.spare = batch.buffer;
+        self.spare.clear();
+        if self.spare.capacity() > SPARE_BYTES_MAX {
+            self.spare = Vec::new();
+        }
+        self.spare.resize(BATCH_HEADER_BYTES, 0);
+        Step::Worked
     }
 
     /// Returns the commit point for a log whose last durable record is `committed`.
@@ -299,7 +378,13 @@ impl Writer {
         let ActiveSegment { file, name, salt } = &mut self.segment;
         let header = seal_batch(&mut batch.buffer, batch.first, batch.count, *salt);
         file.write(&batch.buffer).map_err(LogError::io("write", name))?;
-        file.sync().map_err(LogError::io("sync", name))?;
+        if bugs::has(Bug::CommitPointEarly) {
+            self.commit.write_both(self.commit_point(header.end_seq() - 1))?;
+        }
+        let ActiveSegment { file, name, .. } = &mut self.segment;
+        if !bugs::has(Bug::SyncSkipped) {
+            file.sync().map_err(LogError::io("sync", name))?;
+        }
         // Write the commit point after the sync, so that it claims only durable records, and before
         // waiting callers are notified.
         self.commit.write_slot(self.commit_point(header.end_seq() - 1))?;

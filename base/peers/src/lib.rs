@@ -2,8 +2,14 @@
 //!
 //! - [`transport`]: sends messages to other members;
 //! - [`service`]: receives them;
+//! - [`join`]: asks the leader of a group to add a member;
+//! - [`membership`]: changes the group at the request of an administrator;
+//! - [`requests`]: runs the requests of clients on threads that messages do not need;
 //! - `wire`: converts them.
 
+pub mod join;
+pub mod membership;
+pub mod requests;
 pub mod service;
 pub mod transport;
 mod wire;

@@ -1,6 +1,6 @@
 //! The server of a member: passes messages of other members to it.
 
-use crate::{FRAME_BYTES_MAX, GroupName, MESSAGE_BYTES_MAX, PROTOCOL, wire};
+use crate::{FRAME_BYTES_MAX, GroupName, MESSAGE_BYTES_MAX, PROTOCOL, membership::Membership, wire};
 pub use proto::raft::peers_server::PeersServer;
 use proto::{
     Message as _,
@@ -14,12 +14,14 @@ use tonic::{Request, Response, Status, Streaming};
 pub struct PeerService {
     group: GroupName,
     member: Member,
+    membership: Membership,
 }
 
 impl PeerService {
-    /// Returns the service of a member, to be added to the server of its daemon.
-    pub fn server(group: GroupName, member: Member) -> PeersServer<Self> {
-        PeersServer::new(Self { group, member }).max_decoding_message_size(2 * FRAME_BYTES_MAX)
+    /// Returns the service of a member, to be added to the server of its daemon. `membership` knows
+    /// who may join.
+    pub fn server(group: GroupName, member: Member, membership: Membership) -> PeersServer<Self> {
+        PeersServer::new(Self { group, member, membership }).max_decoding_message_size(2 * FRAME_BYTES_MAX)
     }
 
     /// Refuses a caller that is not a member of such a group.
@@ -31,15 +33,57 @@ impl PeerService {
         Err(Status::permission_denied(format!("only a {} may send messages of its group", role.title())))
     }
 
+    fn check_protocol(&self, protocol: u32) -> Result<(), Status> {
+        if protocol == PROTOCOL {
+            return Ok(());
+        }
+        let title = self.group.role.title();
+        Err(Status::failed_precondition(format!(
+            "the message has version {protocol}, and this {title} reads version {PROTOCOL}: use the same build on all masters"
+        )))
+    }
+
+    /// Checks that this member leads, and that the caller can be a member. Returns whether it is one
+    /// already, and votes. In an open cluster any process can call this, so the settings of this
+    /// member decide who may join.
+    fn check_join(&self, request: &pb::JoinRequest) -> Result<bool, Status> {
+        let pb::JoinRequest { protocol, member, address, has_entries } = request;
+        self.check_protocol(*protocol)?;
+        let (title, status) = (self.group.role.title(), self.member.status());
+        if self.member.leading().is_none() {
+            return Err(Status::unavailable(format!("this {title} does not lead its group")));
+        }
+        if *member == 0 || address.is_empty() {
+            return Err(Status::invalid_argument("the ID or the address of the new member is missing"));
+        }
+        let refuse = |why: String| Err(Status::failed_precondition(why));
+        match status.peers.iter().find(|peer| peer.id == *member || peer.address == *address) {
+            Some(peer) if peer.id != *member => refuse(format!(
+                "{address} is the address of member {} of the group: use another address",
+                peer.id
+            )),
+            Some(peer) if peer.address != *address => {
+                refuse(format!("member {member} of the group is at {}: use another ID", peer.address))
+            }
+            // It has lost what it has acknowledged, so it could vote again in an old term.
+            Some(peer) if peer.is_voter && !has_entries => refuse(format!(
+                "member {member} is in the group, and its folder is empty: it has lost its votes, so mount or restore the \
+                 folder, or use another ID and address with `mrctl masters replace`"
+            )),
+            None if !self.membership.may_join(address) => refuse(format!(
+                "{address} is not in cluster.{} of the {title} that leads, so it may not join: run \
+                 `mrctl masters add {address}`",
+                self.group.role.name()
+            )),
+            peer => Ok(peer.is_some_and(|peer| peer.is_voter)),
+        }
+    }
+
     /// Refuses a message that is not for this member.
     fn check(&self, request: &pb::Request) -> Result<(), Status> {
         let pb::Request { protocol, cluster_id, to, .. } = request;
         let (title, id, own) = (self.group.role.title(), self.member.id(), &self.group.cluster_id);
-        if *protocol != PROTOCOL {
-            return Err(Status::failed_precondition(format!(
-                "the message has version {protocol}, and this {title} reads version {PROTOCOL}: use the same build on all masters"
-            )));
-        }
+        self.check_protocol(*protocol)?;
         if cluster_id != own || *to != id {
             return Err(Status::failed_precondition(format!(
                 "the message is for member {to} of cluster {cluster_id}, and this {title} is member {id} of cluster {own}: \
@@ -60,6 +104,16 @@ impl Peers for PeerService {
         let message = message.ok_or_else(|| Status::invalid_argument("the message is incomplete"))?;
         let answer = self.member.handle(message).await.map_err(Status::unavailable)?;
         Ok(Response::new(pb::Reply { answer: Some(wire::from_answer(&answer)) }))
+    }
+
+    async fn join(&self, request: Request<pb::JoinRequest>) -> Result<Response<pb::JoinReply>, Status> {
+        self.check_caller(Identity::of(request.extensions())?)?;
+        let request = request.into_inner();
+        let is_voter = self.check_join(&request)?;
+        if !is_voter {
+            self.membership.add_in_background(request.member, request.address);
+        }
+        Ok(Response::new(pb::JoinReply { cluster_id: self.group.cluster_id.clone() }))
     }
 }
 

@@ -80,10 +80,11 @@ pub(crate) fn from_answer(answer: &Answer) -> reply::Answer {
     match answer {
         Answer::Append(append) => {
             let (outcome, log_id, vote) = match append {
-                AppendEntriesResponse::Success => (Appended::All, None, None),
-                AppendEntriesResponse::PartialSuccess(last) => (Appended::UpTo, *last, None),
-                AppendEntriesResponse::Conflict => (Appended::Conflict, None, None),
-                AppendEntriesResponse::HigherVote(vote) => (Appended::HigherVote, None, Some(*vote)),
+                None => (Appended::NotDurable, None, None),
+                Some(AppendEntriesResponse::Success) => (Appended::All, None, None),
+                Some(AppendEntriesResponse::PartialSuccess(last)) => (Appended::UpTo, *last, None),
+                Some(AppendEntriesResponse::Conflict) => (Appended::Conflict, None, None),
+                Some(AppendEntriesResponse::HigherVote(vote)) => (Appended::HigherVote, None, Some(*vote)),
             };
             reply::Answer::Append(wire::AppendAnswer {
                 outcome: outcome.into(),
@@ -122,10 +123,11 @@ pub(crate) fn to_answer(answer: reply::Answer) -> Option<Answer> {
     use wire::{append_answer::Outcome as Appended, transfer_answer::Outcome as Transferred};
     Some(match answer {
         reply::Answer::Append(append) => Answer::Append(match append.outcome() {
-            Appended::All => AppendEntriesResponse::Success,
-            Appended::UpTo => AppendEntriesResponse::PartialSuccess(append.log_id.map(to_log_id)),
-            Appended::Conflict => AppendEntriesResponse::Conflict,
-            Appended::HigherVote => AppendEntriesResponse::HigherVote(to_vote(append.vote?)),
+            Appended::NotDurable => None,
+            Appended::All => Some(AppendEntriesResponse::Success),
+            Appended::UpTo => Some(AppendEntriesResponse::PartialSuccess(append.log_id.map(to_log_id))),
+            Appended::Conflict => Some(AppendEntriesResponse::Conflict),
+            Appended::HigherVote => Some(AppendEntriesResponse::HigherVote(to_vote(append.vote?))),
         }),
         reply::Answer::Vote(vote) => {
             Answer::Vote(VoteResponse::new(to_vote(vote.vote?), vote.last.map(to_log_id), vote.granted))

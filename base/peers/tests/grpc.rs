@@ -1,9 +1,11 @@
 //! Groups of three members over gRPC with TLS, on real disks and loopback sockets.
 
 use daemon::config::Config;
-use fermata_peers::{GroupName, service::PeerService, transport::GrpcTransport};
+use fermata_peers::{
+    GroupName, join::NewMember, membership::Membership, service::PeerService, transport::GrpcTransport,
+};
 use journal::{
-    Content, Log, Recovery, SnapshotWriter,
+    Content, Log, Recovery,
     disk::{Disk, RealDisk},
 };
 use proto::{
@@ -11,7 +13,8 @@ use proto::{
     raft::{Frame, Request, peers_client::PeersClient},
 };
 use replication::{
-    machine::{Replica, ReplicaError},
+    error::StateError,
+    machine::ReplicatedState,
     member::{Member, Role as MemberRole, Timing},
     network::{Message, SnapshotPart, Transport},
     replay::{Item, Replay},
@@ -35,14 +38,14 @@ struct Counter {
     state: Mutex<(u64, u64)>,
 }
 
-fn count(state: &mut (u64, u64), proposal: &Proposal) -> Result<(), ReplicaError> {
+fn count(state: &mut (u64, u64), proposal: &Proposal) -> Result<(), StateError> {
     for record in proposal.records() {
         *state = (state.0 + 1, state.1 + record.ok_or("a record is cut")?.len() as u64);
     }
     Ok(())
 }
 
-fn read(mut replay: Replay) -> Result<(u64, u64), ReplicaError> {
+fn read(mut replay: Replay) -> Result<(u64, u64), StateError> {
     let mut state = (0, 0);
     while let Some(item) = replay.next()? {
         match item {
@@ -51,27 +54,20 @@ fn read(mut replay: Replay) -> Result<(u64, u64), ReplicaError> {
                 let number = |at| u64::from_le_bytes(record[at..at + 8].try_into().unwrap());
                 state = (number(0), number(8));
             }
-            Item::Records(_, proposal) => count(&mut state, &proposal)?,
+            Item::Record { bytes, .. } => state = (state.0 + 1, state.1 + bytes.len() as u64),
         }
     }
     Ok(state)
 }
 
-impl Replica for Counter {
-    fn apply(&self, _: LogId, proposal: &Proposal) -> Result<(), ReplicaError> {
+impl ReplicatedState for Counter {
+    fn apply(&self, _: LogId, proposal: &Proposal) -> Result<(), StateError> {
         count(&mut self.state.lock().unwrap(), proposal)
     }
 
-    fn restore(&self, replay: Replay) -> Result<(), ReplicaError> {
+    fn restore(&self, replay: Replay) -> Result<(), StateError> {
         *self.state.lock().unwrap() = read(replay)?;
         Ok(())
-    }
-
-    fn write_snapshot(&self, replay: Replay, snapshot: &mut SnapshotWriter) -> Result<(), ReplicaError> {
-        let (records, bytes) = read(replay)?;
-        let mut record = [records.to_le_bytes(), bytes.to_le_bytes()].concat();
-        record.resize(5 << 20, 7);
-        Ok(snapshot.push(&record)?)
     }
 
     fn lead(&self, _: u64) {}
@@ -100,6 +96,8 @@ struct Running {
 
 struct Lab {
     folder: TempDir,
+    /// The addresses that members which are started later admit.
+    masters: Mutex<Vec<String>>,
 }
 
 fn group() -> GroupName {
@@ -122,7 +120,7 @@ impl Lab {
             write_private(&public.join(format!("{role}.pem")), pem.as_bytes()).unwrap();
             write_private(&public.join(format!("{role}.keys")), keys.key_file_for(role).as_bytes()).unwrap();
         }
-        Self { folder }
+        Self { folder, masters: Mutex::default() }
     }
 
     fn config(&self) -> Config {
@@ -136,14 +134,20 @@ impl Lab {
     }
 
     async fn start(&self, id: u64) -> Running {
+        self.start_at(id, "127.0.0.1:0").await
+    }
+
+    async fn start_at(&self, id: u64, address: &str) -> Running {
         let config = self.config();
-        let listener = daemon::listen::bind("127.0.0.1:0", &config).unwrap();
+        let listener = daemon::listen::bind(address, &config).unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let guard = Guard::new(&config, Role::NameNode).unwrap();
         let incoming = guard.incoming(listener).unwrap();
         let member = Member::new(Store::open(&self.disk(id), id).unwrap());
         let counter = Arc::new(Counter { member: member.clone(), state: Mutex::default() });
-        let service = PeerService::server(group(), member.clone());
+        let admitted = self.masters.lock().unwrap().clone();
+        let membership = Membership::new(Role::NameNode, member.clone(), admitted);
+        let service = PeerService::server(group(), member.clone(), membership);
         let server = guard.server().unwrap().add_service(service).serve_with_incoming(incoming);
         let server = tokio::spawn(async move { server.await.unwrap() });
         let credentials = Credentials::of_daemon(&config, Role::NameNode).unwrap();
@@ -166,7 +170,9 @@ async fn group_of_three(lab: &Lab) -> Vec<Running> {
     log.append(&[7; 10]).unwrap();
     let upto = log.rotate().unwrap();
     let mut writer = log.snapshot_writer(upto).unwrap();
-    writer.push(&[1_u64.to_le_bytes(), 10_u64.to_le_bytes()].concat()).unwrap();
+    let mut record = [1_u64.to_le_bytes(), 10_u64.to_le_bytes()].concat();
+    record.resize(5 << 20, 7);
+    writer.push(&record).unwrap();
     writer.finish().unwrap();
     log.snapshot_done(upto).unwrap();
     drop(log);
@@ -200,7 +206,7 @@ async fn members_replicate_over_tls_and_another_leads_when_the_leader_stops() {
     assert_eq!(status.peers.len(), 3);
     assert!(status.peers.iter().all(|peer| peer.is_voter), "{status:?}");
     first.server.abort();
-    first.counter.member.stop().await;
+    first.counter.member.stop().await.unwrap();
     wait_for("another leader", || members.iter().any(|other| other.counter.member.leading().is_some())).await;
     let leader = members.iter().find(|other| other.counter.member.leading().is_some()).unwrap();
     leader.counter.append(1).await;
@@ -247,4 +253,40 @@ async fn messages_from_others_and_for_others_are_refused() {
     let vote = Message::Install(Vote::new(1, 2), SnapshotMeta::default());
     let refused = transport.call(2, "127.0.0.1:1", vote, limit).await.unwrap_err();
     assert!(begin.elapsed() < limit, "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_joins_by_a_call_to_any_master_and_others_are_refused() {
+    let lab = Lab::new();
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    *lab.masters.lock().unwrap() = vec![address.clone()];
+    let members = group_of_three(&lab).await;
+    let (leader, masters) = (&members[0], members.iter().rev().map(|member| member.address.clone()));
+    let masters: Vec<String> = ["127.0.0.1:1".into()].into_iter().chain(masters).collect();
+    let own = Credentials::of_daemon(&lab.config(), Role::NameNode).unwrap();
+    let new = |id: u64, address: &str| NewMember { id, address: address.into(), role: Role::NameNode };
+    for (member, why) in [
+        (new(2, &members[1].address), "member 2 is in the group, and its folder is empty"),
+        (new(2, "127.0.0.1:2"), "member 2 of the group is at"),
+        (new(9, &members[1].address), "is the address of member 2"),
+        (new(5, "127.0.0.1:2"), "127.0.0.1:2 is not in cluster.namenode of the NameNode that leads"),
+        (new(0, "127.0.0.1:2"), "the ID or the address of the new member is missing"),
+    ] {
+        let refused = member.ask(&masters, &own, false).await.unwrap_err();
+        assert!(refused.contains(why) && refused.contains("does not lead its group"), "{refused}");
+    }
+    let fourth = lab.start_at(4, &address).await;
+    let asked = new(4, &fourth.address);
+    for role in [Role::DataNode, Role::JobTracker] {
+        let other = Credentials::of_daemon(&lab.config(), role).unwrap();
+        asked.ask(&masters, &other, false).await.unwrap_err();
+    }
+    assert!(leader.counter.member.status().peers.iter().all(|peer| peer.id != 4));
+    assert_eq!(asked.ask(&masters, &own, false).await.unwrap(), "c1");
+    let votes = |running: &Running| {
+        running.counter.member.status().peers.iter().any(|peer| peer.id == 4 && peer.is_voter)
+    };
+    wait_for("the fourth member", || votes(leader) && votes(&fourth)).await;
+    // It asks again because it has not seen that yet.
+    assert_eq!(asked.ask(&masters, &own, true).await.unwrap(), "c1");
 }

@@ -4,7 +4,7 @@
 //! entry       kind u8 | term | blank: nothing; records: those of the proposal; membership
 //! log ID      index + 1, or 0 for none | term
 //! vote        0 none, 1 vote, 2 vote that a quorum has granted | term | node ID
-//! position    log ID of the last entry | log ID of the membership | membership
+//! place       of a snapshot: log ID of its last entry | log ID of the membership | membership
 //! membership  number of sets | (number of IDs | IDs)* | number of nodes | (ID | length | address)*
 //! ```
 //! The index of an entry is not encoded: it is the number of its record in the journal, minus one.
@@ -53,41 +53,21 @@ pub fn decode_entry(index: u64, bytes: &[u8]) -> Option<Entry> {
     reader.0.is_empty().then(|| Entry { log_id: log_id(term, index), payload })
 }
 
-/// Encodes the place of a snapshot in the log.
-pub fn encode_place(meta: &SnapshotMeta) -> Vec<u8> {
-    LogPosition { last: meta.last_log_id, membership: meta.last_membership.clone() }.encode()
+/// Encodes the place of a snapshot in the log. It is the first record of the snapshot.
+pub fn encode_place(place: &SnapshotMeta) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_log_id(&mut out, place.last_log_id);
+    put_log_id(&mut out, *place.last_membership.log_id());
+    put_membership(&mut out, place.last_membership.membership());
+    out
 }
 
 /// Decodes the place of a snapshot in the log; `None` if the bytes are not one.
 pub fn decode_place(bytes: &[u8]) -> Option<SnapshotMeta> {
-    let LogPosition { last, membership } = LogPosition::decode(bytes)?;
-    Some(SnapshotMeta { last_log_id: last, last_membership: membership })
-}
-
-/// A position in the log, and the members at that position. The first record of a snapshot.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct LogPosition {
-    /// The last entry.
-    pub(crate) last: Option<LogId>,
-    /// The newest membership up to this entry.
-    pub(crate) membership: StoredMembership,
-}
-
-impl LogPosition {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        put_log_id(&mut out, self.last);
-        put_log_id(&mut out, *self.membership.log_id());
-        put_membership(&mut out, self.membership.membership());
-        out
-    }
-
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut reader = Reader(bytes);
-        let (last, at) = (reader.log_id()?, reader.log_id()?);
-        let membership = StoredMembership::new(at, reader.membership()?);
-        reader.0.is_empty().then_some(Self { last, membership })
-    }
+    let mut reader = Reader(bytes);
+    let (last_log_id, at) = (reader.log_id()?, reader.log_id()?);
+    let last_membership = StoredMembership::new(at, reader.membership()?);
+    reader.0.is_empty().then_some(SnapshotMeta { last_log_id, last_membership })
 }
 
 pub(crate) fn put_u64(out: &mut Vec<u8>, value: u64) {

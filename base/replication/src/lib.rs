@@ -9,22 +9,27 @@
 //! - [`codec`]: their encoding;
 //! - [`raft_file`]: files with the vote and what else is not in the log;
 //! - [`store`]: the log store of openraft;
-//! - [`replay`]: reads the records of a group's log;
+//! - [`replay`]: reads the records of a journal, with and without a group;
 //! - [`machine`]: the state machine of openraft, for any master;
 //! - [`proposals`]: what a leader has appended, and what of it is committed;
 //! - [`network`]: messages between members;
 //! - [`member`]: a running member;
-//! - [`master`]: the journal of a master, with and without a group.
-//!
-//! Not there yet: the masters that use a group.
+//! - [`runtime`]: the runtime of openraft;
+//! - [`master`]: the journal of a master, with and without a group;
+//! - [`error`]: why the log of a group, or its state, cannot be used.
 
 pub mod codec;
+pub mod error;
 pub mod machine;
 pub mod master;
 pub mod member;
 pub mod network;
+#[cfg(test)]
+mod proposal_tests;
 pub mod proposals;
 pub mod raft_file;
 pub mod replay;
+pub mod runtime;
 pub mod store;
 pub mod types;
+mod watch;

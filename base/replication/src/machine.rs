@@ -9,13 +9,17 @@
 //! record is its position in the log and the members at that position.
 
 use crate::{
-    codec::LogPosition,
-    proposals::Proposals,
+    codec::encode_place,
+    error::{StateError, StoreError},
+    proposals::{Outcome, Proposals},
     replay::Replay,
-    store::{Store, StoreError},
+    store::Store,
     types::{Group, LogId, Membership, Proposal, SnapshotMeta, StoredMembership, log_id},
 };
-use journal::{Content, Seq, SnapshotFile, SnapshotWriter};
+use journal::{
+    Content, LogError, Seq, SnapshotFile, SnapshotReceiver, SnapshotWriter,
+    bugs::{self, Bug},
+};
 use openraft::{
     BasicNode, EntryPayload, OptionalSend, RaftSnapshotBuilder,
     alias::SnapshotOf,
@@ -24,22 +28,32 @@ use openraft::{
 };
 use std::{
     collections::BTreeMap,
+    convert::Infallible,
+    future::Future,
     io,
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+    time::Duration,
 };
-use tokio::task::spawn_blocking;
+use tokio::time::sleep;
 use tokio_stream::{Stream, StreamExt};
 
-/// Why a master could not use a record.
-pub type ReplicaError = Box<dyn std::error::Error + Send + Sync>;
+/// How many entries are applied at most before others can take the lock of the master.
+const BATCH_MAX: usize = 64;
 
-/// The state of a master, as a state machine of committed records.
-pub trait Replica: Send + Sync + 'static {
+/// How long a leader waits before it repeats a proposal that was refused because it had not heard
+/// from a quorum for a while.
+const RETRY: Duration = Duration::from_millis(10);
+
+/// The state of a master in a group, which all members have. Each function may block, because it
+/// waits for the lock of the master: it runs on a thread for blocking work.
+pub trait ReplicatedState: Send + Sync + 'static {
     /// Applies the records of a committed entry of another leader.
-    fn apply(&self, id: LogId, proposal: &Proposal) -> Result<(), ReplicaError>;
+    fn apply(&self, id: LogId, proposal: &Proposal) -> Result<(), StateError>;
 
-    /// Replaces the state by the one that `replay` leads to. Blocks.
-    fn restore(&self, replay: Replay) -> Result<(), ReplicaError>;
+    /// Replaces the state by the one that `replay` leads to.
+    fn restore(&self, replay: Replay) -> Result<(), StateError>;
 
     /// This member leads in `term` from now on. All entries of earlier terms are applied.
     fn lead(&self, term: u64);
@@ -47,9 +61,6 @@ pub trait Replica: Send + Sync + 'static {
     /// This member does not lead any more. When this function has returned, nothing is appended
     /// until [`Self::lead`] is called again. [`Self::restore`] may follow.
     fn follow(&self);
-
-    /// Writes the records of a snapshot of the state that `replay` leads to. Blocks.
-    fn write_snapshot(&self, replay: Replay, snapshot: &mut SnapshotWriter) -> Result<(), ReplicaError>;
 }
 
 /// The state machine. Clones share it.
@@ -58,36 +69,39 @@ pub struct Machine(Arc<Shared>);
 
 struct Shared {
     store: Store,
-    replica: Arc<dyn Replica>,
+    state: Arc<dyn ReplicatedState>,
     proposals: Arc<Proposals>,
-    applied: Mutex<LogPosition>,
-    /// Held while an entry is applied, and while a leadership begins or ends.
-    turn: tokio::sync::Mutex<()>,
+    /// The last entry that is applied, and the members at that entry.
+    applied: Mutex<SnapshotMeta>,
+    /// Held while entries are applied, and while a leadership begins or ends.
+    applying: Mutex<()>,
 }
 
 impl Machine {
     /// Opens the state machine of the member at `address`, and restores the newest snapshot of
     /// `store`. Blocks.
-    pub fn open(store: Store, replica: Arc<dyn Replica>, address: &str) -> Result<Self, StoreError> {
-        Self::open_with_proposals(store, replica, address, Arc::default())
+    pub fn open(store: Store, state: Arc<dyn ReplicatedState>, address: &str) -> Result<Self, StoreError> {
+        Self::open_with_proposals(store, state, address, Arc::default())
     }
 
     /// Like [`Self::open`], with the proposals that the master makes while it leads.
     pub(crate) fn open_with_proposals(
         store: Store,
-        replica: Arc<dyn Replica>,
+        state: Arc<dyn ReplicatedState>,
         address: &str,
         proposals: Arc<Proposals>,
     ) -> Result<Self, StoreError> {
         let machine = Self(Arc::new(Shared {
             store,
-            replica,
+            state,
             proposals,
             applied: Mutex::default(),
-            turn: tokio::sync::Mutex::default(),
+            applying: Mutex::default(),
         }));
         machine.convert_newest(address)?;
-        machine.restore_newest()?;
+        if let Some(newest) = machine.0.store.log().newest_snapshot()? {
+            machine.restore_snapshot(newest.seq)?;
+        }
         Ok(machine)
     }
 
@@ -96,121 +110,176 @@ impl Machine {
     fn convert_newest(&self, address: &str) -> Result<(), StoreError> {
         let log = self.0.store.log();
         let Some(newest) = log.newest_snapshot()? else { return Ok(()) };
-        let replay = log.replay_snapshot(newest.seq)?;
+        let mut replay = log.replay_snapshot(newest.seq)?;
         if replay.snapshot_content() != Some(Content::Records) {
             return Ok(());
         }
-        let last = Some(log_id(0, newest.seq - 1));
+        let last_log_id = Some(log_id(0, newest.seq - 1));
         let id = self.0.store.raft_state().node_id;
         let only = Membership::new(vec![[id].into()], BTreeMap::from([(id, BasicNode::new(address))]));
-        let only = only.map_err(|error| StoreError::Replica(error.into()))?;
-        let position = LogPosition { last, membership: StoredMembership::new(last, only) };
-        self.write_snapshot(newest.seq, &position, Replay::new(replay))
+        let only = only.map_err(|error| StoreError::State(error.into()))?;
+        let last_membership = StoredMembership::new(last_log_id, only);
+        self.write_snapshot(newest.seq, &SnapshotMeta { last_log_id, last_membership }, |writer| {
+            while let Some(journal::Item::Snapshot(record)) = replay.next()? {
+                writer.push(record)?;
+            }
+            Ok(())
+        })
     }
 
-    fn write_snapshot(&self, seq: Seq, position: &LogPosition, replay: Replay) -> Result<(), StoreError> {
+    /// Writes a snapshot: its place, then what `write` writes.
+    fn write_snapshot(
+        &self,
+        seq: Seq,
+        place: &SnapshotMeta,
+        write: impl FnOnce(&mut SnapshotWriter) -> Result<(), StateError>,
+    ) -> Result<(), StoreError> {
         let mut writer = self.0.store.log().snapshot_writer(seq)?;
-        writer.push(&position.encode())?;
-        self.0.replica.write_snapshot(replay, &mut writer).map_err(StoreError::Replica)?;
-        writer.finish()?;
+        writer.push(&encode_place(place))?;
+        write(&mut writer).map_err(StoreError::State)?;
+        let bytes = writer.finish()?;
+        tracing::info!(upto = seq, bytes, "snapshot written");
         Ok(())
     }
 
-    /// Restores the newest snapshot, if there is one.
-    fn restore_newest(&self) -> Result<(), StoreError> {
-        let Some(newest) = self.0.store.log().newest_snapshot()? else { return Ok(()) };
-        let mut replay = Replay::new(self.0.store.log().replay_snapshot(newest.seq)?);
-        let position = replay.position()?;
-        self.0.replica.restore(replay).map_err(StoreError::Replica)?;
-        *self.applied() = position;
+    /// Makes a snapshot of all entries that are applied, unless there is one. `write` writes the
+    /// records of the state to which the replay leads. Blocks.
+    pub fn make_snapshot(
+        &self,
+        write: impl FnOnce(Replay, &mut SnapshotWriter) -> Result<(), StateError>,
+    ) -> Result<(), StoreError> {
+        let log = self.0.store.log();
+        let _exclusive = log.lock_snapshots();
+        let place = self.applied().clone();
+        let Some(last) = place.last_log_id else { return Ok(()) };
+        let seq = last.index + 1;
+        if log.newest_snapshot()?.is_some_and(|newest| newest.seq >= seq) {
+            return Ok(());
+        }
+        // After this, everything that is applied is durable here, too.
+        log.rotate().map_err(LogError::from)?;
+        let lacking = u64::from(bugs::has(Bug::SnapshotTooOld));
+        let replay = log.replay_closed(seq - lacking)?;
+        self.write_snapshot(seq, &place, |writer| write(replay.into(), writer))?;
+        self.0.store.keep_snapshot(seq)
+    }
+
+    /// Restores the snapshot whose last record is `seq`.
+    fn restore_snapshot(&self, seq: Seq) -> Result<(), StoreError> {
+        let mut replay = Replay::from(self.0.store.log().replay_snapshot(seq)?);
+        let place = replay.place()?;
+        self.restore(replay)?;
+        *self.applied() = place;
         Ok(())
     }
 
-    fn applied(&self) -> MutexGuard<'_, LogPosition> {
+    fn restore(&self, replay: Replay) -> Result<(), StoreError> {
+        self.0.state.restore(replay).map_err(StoreError::State)?;
+        self.0.proposals.restored();
+        Ok(())
+    }
+
+    fn applied(&self) -> MutexGuard<'_, SnapshotMeta> {
         self.0.applied.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn applying(&self) -> MutexGuard<'_, ()> {
+        self.0.applying.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Begins to lead, unless an entry of a later term is applied. Returns whether this member
     /// leads.
-    pub(crate) async fn begin_leading(&self, term: u64) -> bool {
-        let _turn = self.0.turn.lock().await;
-        // The leader has applied the first entry of its term.
-        let newest = self.applied().last.map(|last| last.leader_id.term);
-        let leads = newest == Some(term) && self.0.proposals.begin(term);
-        if leads {
-            self.0.replica.lead(term);
-        }
-        leads
-    }
-
-    /// Ends the leadership of this term, if it has not ended.
-    pub(crate) async fn end_leading(&self, term: u64) -> io::Result<()> {
-        let _turn = self.0.turn.lock().await;
-        if self.0.proposals.leading() == Some(term) { self.follow().await } else { Ok(()) }
-    }
-
-    /// Ends the leadership. The caller holds `turn`.
-    async fn follow(&self) -> io::Result<()> {
-        self.0.replica.follow();
-        if !self.0.proposals.end() {
-            return Ok(());
-        }
-        self.run_blocking(|machine| {
-            let seq = machine.applied().last.map_or(0, |last| last.index + 1);
-            let log = machine.0.store.log();
-            log.sync(seq).map_err(journal::LogError::from)?;
-            let replay = Replay::new(log.replay_closed(seq)?);
-            machine.0.replica.restore(replay).map_err(StoreError::Replica)
+    pub(crate) async fn begin_leading(&self, term: u64) -> io::Result<bool> {
+        self.run_blocking(move |machine| {
+            let _exclusive = machine.applying();
+            // The leader has applied the first entry of its term.
+            let newest = machine.applied().last_log_id.map(|last| last.leader_id.term);
+            let is_applied = newest == Some(term) || bugs::has(Bug::LeadsEarly);
+            let leads = is_applied && machine.0.proposals.begin(term);
+            if leads {
+                machine.0.state.lead(term);
+            }
+            Ok(leads)
         })
         .await
     }
 
-    async fn apply_entry(&self, id: LogId, payload: &Payload) -> io::Result<()> {
-        let _turn = self.0.turn.lock().await;
+    /// Ends the leadership of this term, if it has not ended.
+    pub(crate) async fn end_leading(&self, term: u64) -> io::Result<()> {
+        self.run_blocking(move |machine| {
+            let _exclusive = machine.applying();
+            if machine.0.proposals.leading() == Some(term) { machine.follow() } else { Ok(()) }
+        })
+        .await
+    }
+
+    /// Sends the proposals of this member, one after the other. Returns when `send` fails.
+    pub(crate) async fn propose<F>(&self, send: impl Fn(u64, Proposal) -> F) -> Result<Infallible, String>
+    where
+        F: Future<Output = Result<Outcome, String>>,
+    {
+        let proposals = &self.0.proposals;
+        loop {
+            let (term, proposal) = proposals.next().await;
+            loop {
+                match send(term, proposal.clone()).await? {
+                    Outcome::Committed => break,
+                    Outcome::NotNow if proposals.leading() == Some(term) => {
+                        sleep(RETRY).await;
+                        continue;
+                    }
+                    Outcome::NotNow | Outcome::Refused => proposals.refused(term),
+                    Outcome::Unknown => {}
+                }
+                self.end_leading(term).await.map_err(|error| error.to_string())?;
+                break;
+            }
+        }
+    }
+
+    /// Ends the leadership. The caller holds `applying`.
+    fn follow(&self) -> Result<(), StoreError> {
+        self.0.state.follow();
+        if !self.0.proposals.end() || bugs::has(Bug::UncommittedKept) {
+            return Ok(());
+        }
+        let seq = self.applied().last_log_id.map_or(0, |last| last.index + 1);
+        let log = self.0.store.log();
+        log.sync(seq).map_err(LogError::from)?;
+        self.restore(log.replay_closed(seq)?.into())
+    }
+
+    /// Applies an entry. The caller holds `applying`.
+    fn apply_entry(&self, id: LogId, payload: &Payload) -> Result<(), StoreError> {
         let (leading, term) = (self.0.proposals.leading(), id.leader_id.term);
         if leading.is_some_and(|leading| leading < term) {
-            self.follow().await?;
+            self.follow()?;
         }
         match payload {
             EntryPayload::Normal(_) if leading == Some(term) => {
                 if !self.0.proposals.committed() {
-                    return Err(io::Error::other(format!("entry {id} was not proposed by this leader")));
+                    let why = format!("entry {id} was not proposed by this leader");
+                    return Err(StoreError::State(why.into()));
                 }
             }
             EntryPayload::Normal(proposal) => {
-                self.0.replica.apply(id, proposal).map_err(io::Error::other)?;
+                self.0.state.apply(id, proposal).map_err(StoreError::State)?;
             }
             EntryPayload::Blank | EntryPayload::Membership(_) => {}
         }
         let mut applied = self.applied();
-        applied.last = Some(id);
+        applied.last_log_id = Some(id);
         if let EntryPayload::Membership(membership) = payload {
-            applied.membership = StoredMembership::new(Some(id), membership.clone());
+            applied.last_membership = StoredMembership::new(Some(id), membership.clone());
         }
         Ok(())
     }
 
-    /// Makes a snapshot of all entries that are applied, unless there is one.
-    fn build(&self) -> Result<Option<GroupSnapshot>, StoreError> {
-        let position = self.applied().clone();
-        let Some(last) = position.last else { return Ok(None) };
-        let log = self.0.store.log();
-        let seq = last.index + 1;
-        if log.newest_snapshot()?.is_none_or(|newest| newest.seq < seq) {
-            log.rotate().map_err(journal::LogError::from)?;
-            let replay = Replay::new(log.replay_closed(seq)?);
-            self.write_snapshot(seq, &position, replay)?;
-            log.snapshot_done(seq)?;
-        }
-        self.newest()
-    }
-
-    fn newest(&self) -> Result<Option<GroupSnapshot>, StoreError> {
+    fn newest(&self) -> Result<Option<(SnapshotMeta, SnapshotFile)>, StoreError> {
         let log = self.0.store.log();
         let Some(file) = log.newest_snapshot()? else { return Ok(None) };
-        let LogPosition { last, membership } = Replay::new(log.replay_snapshot(file.seq)?).position()?;
-        let meta = SnapshotMeta { last_log_id: last, last_membership: membership };
-        Ok(Some(Snapshot { meta, snapshot: Arc::new(file) }))
+        let place = Replay::from(log.replay_snapshot(file.seq)?).place()?;
+        Ok(Some((place, file)))
     }
 
     async fn run_blocking<T: Send + 'static>(
@@ -218,66 +287,119 @@ impl Machine {
         work: impl FnOnce(&Self) -> Result<T, StoreError> + Send + 'static,
     ) -> io::Result<T> {
         let machine = self.clone();
-        let done = spawn_blocking(move || work(&machine)).await;
+        let done = self.0.store.log().executor().spawn_blocking(move || work(&machine)).await;
         done.map_err(io::Error::other)?.map_err(io::Error::other)
     }
 }
 
+/// A snapshot, as openraft passes it on.
+pub enum SnapshotData {
+    /// The file of a snapshot of this member, to be sent to another.
+    Stored(SnapshotFile),
+    /// A verified file that another member has sent, to be installed.
+    Received(SnapshotReceiver),
+}
+
 /// A snapshot with its place in the log.
-pub type GroupSnapshot = SnapshotOf<Group, Arc<SnapshotFile>>;
+pub type GroupSnapshot = SnapshotOf<Group, SnapshotData>;
 type Payload = EntryPayload<Proposal, u64, BasicNode>;
 
 impl RaftStateMachine<Group> for Machine {
-    type SnapshotData = Arc<SnapshotFile>;
-    type SnapshotBuilder = Self;
+    type SnapshotData = SnapshotData;
+    type SnapshotBuilder = NewestSnapshot;
 
     async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
         let applied = self.applied().clone();
-        Ok((applied.last, applied.membership))
+        Ok((applied.last_log_id, applied.last_membership))
     }
 
-    async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>
+    async fn apply<S>(&mut self, entries: S) -> io::Result<()>
     where
         S: Stream<Item = io::Result<EntryResponder<Group>>> + Unpin + OptionalSend,
     {
+        let mut entries = entries.fuse();
         while let Some(entry) = entries.next().await {
-            let (entry, responder) = entry?;
-            self.apply_entry(entry.log_id(), &entry.payload).await?;
-            if let Some(responder) = responder {
-                responder.send(());
+            // Those that are there already use the same thread.
+            let mut batch = vec![entry?];
+            while batch.len() < BATCH_MAX
+                && let Some(entry) = next_if_ready(&mut entries)
+            {
+                batch.push(entry?);
             }
+            let apply = move |machine: &Self| {
+                let _exclusive = machine.applying();
+                for (entry, responder) in batch {
+                    machine.apply_entry(entry.log_id(), &entry.payload)?;
+                    if let Some(responder) = responder {
+                        responder.send(());
+                    }
+                }
+                Ok(())
+            };
+            self.run_blocking(apply).await?;
         }
         Ok(())
     }
 
-    async fn get_snapshot_builder(&mut self) -> Self {
-        self.clone()
+    /// [`Machine::make_snapshot`] has made the snapshot before. An error here would end the member.
+    async fn try_create_snapshot_builder(&mut self, _: bool) -> Option<NewestSnapshot> {
+        let newest = self.run_blocking(Self::newest).await;
+        newest
+            .unwrap_or_else(|error| {
+                tracing::error!(%error, "the newest snapshot cannot be read: the log keeps growing");
+                None
+            })
+            .map(|newest| NewestSnapshot(Some(newest)))
     }
 
-    /// The network has received the file into the folder of the log.
-    async fn install_snapshot(&mut self, _: &SnapshotMeta, file: Arc<SnapshotFile>) -> io::Result<()> {
-        let _turn = self.0.turn.lock().await;
-        if self.0.proposals.leading().is_some() {
-            self.0.replica.follow();
-            self.0.proposals.end();
-        }
+    async fn get_snapshot_builder(&mut self) -> NewestSnapshot {
+        NewestSnapshot(None)
+    }
+
+    /// The network has received the file into the folder of the log. openraft has removed the entries
+    /// that contradict it.
+    async fn install_snapshot(&mut self, _: &SnapshotMeta, data: SnapshotData) -> io::Result<()> {
         self.run_blocking(move |machine| {
-            machine.0.store.log().snapshot_done(file.seq)?;
-            machine.restore_newest()
+            let _exclusive = machine.applying();
+            if machine.0.proposals.leading().is_some() {
+                machine.0.state.follow();
+                machine.0.proposals.end();
+            }
+            let seq = match data {
+                SnapshotData::Received(receiver) => {
+                    let seq = receiver.finish()?;
+                    machine.0.store.keep_snapshot(seq)?;
+                    seq
+                }
+                SnapshotData::Stored(file) => file.seq,
+            };
+            machine.restore_snapshot(seq)
         })
         .await
     }
 
     async fn get_current_snapshot(&mut self) -> io::Result<Option<GroupSnapshot>> {
-        self.run_blocking(Self::newest).await
+        let newest = self.run_blocking(Self::newest).await?;
+        Ok(newest.map(|(meta, file)| Snapshot { meta, snapshot: SnapshotData::Stored(file) }))
     }
 }
 
-impl RaftSnapshotBuilder<Group> for Machine {
-    type SnapshotData = Arc<SnapshotFile>;
+/// Passes the newest snapshot to openraft.
+pub struct NewestSnapshot(Option<(SnapshotMeta, SnapshotFile)>);
+
+impl RaftSnapshotBuilder<Group> for NewestSnapshot {
+    type SnapshotData = SnapshotData;
 
     async fn build_snapshot(&mut self) -> io::Result<GroupSnapshot> {
-        let built = self.run_blocking(Self::build).await?;
-        built.ok_or_else(|| io::Error::other("there is nothing to make a snapshot of: no entry is applied"))
+        let (meta, file) = self.0.take().ok_or_else(|| io::Error::other("there is no snapshot"))?;
+        Ok(Snapshot { meta, snapshot: SnapshotData::Stored(file) })
+    }
+}
+
+/// Returns the next item of a stream; `None` if it must be waited for, or at the end.
+fn next_if_ready<S: Stream + Unpin>(stream: &mut S) -> Option<S::Item> {
+    match Pin::new(stream).poll_next(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(item) => item,
+        Poll::Pending => None,
     }
 }

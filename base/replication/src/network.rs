@@ -2,15 +2,17 @@
 //! [`Transport`].
 //!
 //! A link becomes quiet for a while when no answer arrives. Otherwise a leader whose messages
-//! arrive, and which receives no answers, keeps its followers from electing another (ADR 0036).
+//! arrive, and which receives no answers, keeps its followers from electing another (ADR 0036). A
+//! member whose disk is slow answers, before the entries are durable, that they have arrived.
 
 use crate::{
-    machine::GroupSnapshot,
+    machine::{GroupSnapshot, SnapshotData},
     types::{Entry, Group, SnapshotMeta, Vote},
 };
-use journal::SnapshotFile;
+use journal::{SnapshotFile, executor::Executor};
 use openraft::{
     BasicNode, EntryPayload, OptionalSend,
+    entry::RaftEntry,
     errors::{RPCError, ReplicationClosed, StreamingError, Unreachable},
     network::{Backoff, RPCOption, RaftNetworkFactory, RaftNetworkV2},
     raft::{
@@ -18,14 +20,11 @@ use openraft::{
         TransferLeaderResponse, VoteRequest, VoteResponse,
     },
 };
-use std::{
-    collections::HashMap,
-    future::Future,
-    pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+use std::{collections::HashMap, future::Future, pin::Pin, sync::Arc, time::Duration};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout},
 };
-use tokio::{task::spawn_blocking, time::Instant};
 
 /// Length of the parts of a snapshot.
 const PART_BYTES: usize = 1 << 20;
@@ -70,8 +69,8 @@ pub struct SnapshotPart {
 /// The answer to a message.
 #[derive(Debug, Clone)]
 pub enum Answer {
-    /// To [`Message::Append`].
-    Append(AppendEntriesResponse<Group>),
+    /// To [`Message::Append`]; `None` if the entries have arrived and are not durable yet.
+    Append(Option<AppendEntriesResponse<Group>>),
     /// To [`Message::Vote`] and [`Message::PreVote`].
     Vote(VoteResponse<Group>),
     /// To [`Message::Transfer`].
@@ -93,6 +92,7 @@ pub trait Transport: Send + Sync + 'static {
 /// Makes the links to all other members.
 pub(crate) struct Links {
     transport: Arc<dyn Transport>,
+    executor: Executor,
     /// How long a link without answers is used.
     patience: Duration,
     silences: HashMap<u64, Arc<Silence>>,
@@ -101,6 +101,7 @@ pub(crate) struct Links {
 /// A link to another member.
 pub(crate) struct Link {
     transport: Arc<dyn Transport>,
+    executor: Executor,
     to: u64,
     address: String,
     silence: Arc<Silence>,
@@ -109,7 +110,7 @@ pub(crate) struct Link {
 /// Since when a member has not answered, although messages were sent. Heartbeats and other
 /// messages to a member share it.
 struct Silence {
-    since: Mutex<Option<Instant>>,
+    since: watch::Sender<Option<Instant>>,
     /// How long the link is used without an answer. Then it is quiet for twice as long, then used
     /// for twice as long, and so on.
     patience: Duration,
@@ -117,27 +118,47 @@ struct Silence {
 
 impl Silence {
     fn new(patience: Duration) -> Self {
-        Self { since: Mutex::default(), patience }
+        Self { since: watch::Sender::new(None), patience }
     }
 
-    /// Returns whether a message may be sent now.
-    fn may_send(&self) -> bool {
+    /// Returns how long the member has not answered after the time for which the link is used.
+    fn over(&self) -> Option<Duration> {
         let now = Instant::now();
-        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
-        match (now - *since.get_or_insert(now)).checked_sub(self.patience) {
-            None => true,
-            Some(over) => over.as_millis() / (2 * self.patience).as_millis() % 2 == 1,
+        self.since.send_if_modified(|since| {
+            let is_new = since.is_none();
+            since.get_or_insert(now);
+            is_new
+        });
+        let since = self.since.borrow().unwrap_or(now);
+        (now - since).checked_sub(self.patience)
+    }
+
+    /// Waits until a message may be sent.
+    async fn wait_until_used(&self) {
+        let Some(over) = self.over() else { return };
+        let (over, interval) = (over.as_millis() as u64, (2 * self.patience).as_millis() as u64);
+        if over / interval % 2 == 0 {
+            sleep(Duration::from_millis(interval - over % interval)).await;
+        }
+    }
+
+    /// Waits until the member answers another message, such as a heartbeat, with a limit.
+    async fn wait_for_answer(&self) {
+        if self.over().is_some() {
+            let mut since = self.since.subscribe();
+            // After this time an append is sent in any case.
+            let _is_answered = timeout(2 * self.patience, since.wait_for(Option::is_none)).await.is_ok();
         }
     }
 
     fn end(&self) {
-        *self.since.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.since.send_if_modified(|since| since.take().is_some());
     }
 }
 
 impl Links {
-    pub(crate) fn new(transport: Arc<dyn Transport>, patience: Duration) -> Self {
-        Self { transport, patience, silences: HashMap::new() }
+    pub(crate) fn new(transport: Arc<dyn Transport>, executor: Executor, patience: Duration) -> Self {
+        Self { transport, executor, patience, silences: HashMap::new() }
     }
 }
 
@@ -147,6 +168,7 @@ impl RaftNetworkFactory<Group> for Links {
     async fn new_client(&mut self, to: u64, node: &BasicNode) -> Link {
         Link {
             transport: Arc::clone(&self.transport),
+            executor: self.executor.clone(),
             to,
             address: node.addr.clone(),
             silence: Arc::clone(
@@ -177,8 +199,8 @@ impl Link {
         loop {
             let message = if offset < file.bytes {
                 let source = Arc::clone(&file);
-                let read = spawn_blocking(move || read_part(&source, offset)).await.map_err(unreachable)?;
-                let bytes = read.map_err(unreachable)?;
+                let read = self.executor.spawn_blocking(move || read_part(&source, offset)).await;
+                let bytes = read.map_err(unreachable)?.map_err(unreachable)?;
                 let part = SnapshotPart { vote, meta: meta.clone(), offset, bytes };
                 offset += part.bytes.len() as u64;
                 Message::Part(part)
@@ -222,20 +244,40 @@ fn unreachable(why: impl ToString) -> RPCError<Group> {
 }
 
 impl RaftNetworkV2<Group> for Link {
-    type SnapshotData = Arc<SnapshotFile>;
+    type SnapshotData = SnapshotData;
 
     async fn append_entries(
         &mut self,
         request: AppendEntriesRequest<Group>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<Group>, RPCError<Group>> {
-        if !self.silence.may_send() {
-            return Err(unreachable("no answer for a while"));
+        // openraft reads the entries before each attempt, so they are not tried again and again while
+        // the member is silent.
+        if !request.entries.is_empty() {
+            self.silence.wait_for_answer().await;
         }
+        self.silence.wait_until_used().await;
         let limit = append_timeout(&request).unwrap_or_else(|| option.soft_ttl());
-        match self.call(Message::Append(request), limit).await? {
-            Answer::Append(answer) => Ok(answer),
-            _ => Err(unreachable("an answer of the wrong kind")),
+        let (vote, committed) = (request.vote, request.leader_commit);
+        let last = request.entries.last().map(RaftEntry::log_id).or(request.prev_log_id);
+        let has_entries = !request.entries.is_empty();
+        let mut answer = self.call(Message::Append(request), limit).await?;
+        let mut is_first = true;
+        loop {
+            match answer {
+                // It is about the entries, and not about the one before them.
+                Answer::Append(Some(AppendEntriesResponse::Conflict)) if has_entries && !is_first => {
+                    return Err(unreachable("the member does not have the entries any more"));
+                }
+                Answer::Append(Some(answer)) => return Ok(answer),
+                Answer::Append(None) => {}
+                _ => return Err(unreachable("an answer of the wrong kind")),
+            }
+            // The member has the entries, and its disk is slow. It is asked without them.
+            let ask =
+                AppendEntriesRequest { vote, prev_log_id: last, entries: vec![], leader_commit: committed };
+            answer = self.call(Message::Append(ask), APPEND_TIMEOUT).await?;
+            is_first = false;
         }
     }
 
@@ -268,8 +310,12 @@ impl RaftNetworkV2<Group> for Link {
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _: RPCOption,
     ) -> Result<SnapshotResponse<Group>, StreamingError<Group>> {
-        let send = self.send_snapshot(vote, snapshot.meta, snapshot.snapshot);
+        let SnapshotData::Stored(file) = snapshot.snapshot else {
+            return Err(unreachable("a received snapshot is sent after it is installed").into());
+        };
+        let send = self.send_snapshot(vote, snapshot.meta, Arc::new(file));
         tokio::select! {
+            biased;
             sent = send => Ok(SnapshotResponse::new(sent?)),
             closed = cancel => Err(closed.into()),
         }
@@ -295,13 +341,74 @@ impl RaftNetworkV2<Group> for Link {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::log_id;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    /// A member that does not answer. Counts the appends with entries, and those without.
+    #[derive(Default)]
+    struct Down {
+        with_entries: AtomicUsize,
+        heartbeats: AtomicUsize,
+        is_up: AtomicBool,
+    }
+
+    impl Transport for Down {
+        fn call<'a>(&'a self, _: u64, _: &'a str, message: Message, _: Duration) -> AnswerFuture<'a> {
+            let Message::Append(request) = message else { panic!("only appends are sent") };
+            let count = if request.entries.is_empty() { &self.heartbeats } else { &self.with_entries };
+            count.fetch_add(1, Ordering::Relaxed);
+            let answer = if self.is_up.load(Ordering::Relaxed) {
+                Ok(Answer::Append(Some(AppendEntriesResponse::Success)))
+            } else {
+                Err("connection refused".to_owned())
+            };
+            Box::pin(std::future::ready(answer))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_member_that_is_down_gets_few_entries_and_those_at_once_when_it_is_up() {
+        let down = Arc::new(Down::default());
+        let mut links = Links::new(down.clone(), Executor::Threads, Duration::from_millis(800));
+        let node = BasicNode::new("m2:9400");
+        let (mut heartbeats, mut appends) =
+            (links.new_client(2, &node).await, links.new_client(2, &node).await);
+        let request = |count: u64| AppendEntriesRequest {
+            vote: Vote::new_committed(1, 1),
+            prev_log_id: None,
+            entries: (0..count).map(|index| Entry::new_blank(log_id(1, index))).collect(),
+            leader_commit: None,
+        };
+        let option = || RPCOption::new(Duration::from_millis(150));
+        tokio::spawn(async move {
+            loop {
+                let limit = Duration::from_millis(150);
+                let _ = timeout(limit, heartbeats.append_entries(request(0), option())).await;
+                sleep(limit).await;
+            }
+        });
+        let replication = tokio::spawn(async move {
+            while appends.append_entries(request(1), option()).await.is_err() {
+                sleep(RETRY).await;
+            }
+        });
+        sleep(Duration::from_mins(1)).await;
+        let sent = down.with_entries.load(Ordering::Relaxed);
+        // 20 times a second for 0.8 s, then at most once in 1.6 s.
+        assert!((20..=60).contains(&sent), "{sent}");
+        // Used for 0.8 s, quiet for 1.6 s, used for 1.6 s, and so on.
+        let sent = down.heartbeats.load(Ordering::Relaxed);
+        assert!((60..=240).contains(&sent), "{sent}");
+        down.is_up.store(true, Ordering::Relaxed);
+        timeout(Duration::from_secs(2), replication).await.expect("a heartbeat finds it").unwrap();
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_link_without_answers_is_quiet_for_a_while_and_then_tried_again() {
         let silence = Silence::new(Duration::from_millis(800));
         let mut used = Vec::new();
         for tenth in 0..60 {
-            if silence.may_send() {
+            if timeout(Duration::ZERO, silence.wait_until_used()).await.is_ok() {
                 used.push(tenth);
             }
             tokio::time::advance(Duration::from_millis(100)).await;
@@ -310,6 +417,6 @@ mod tests {
         let expected: Vec<u32> = (0..8).chain(24..40).chain(56..60).collect();
         assert_eq!(used, expected);
         silence.end();
-        assert!(silence.may_send());
+        assert!(timeout(Duration::ZERO, silence.wait_until_used()).await.is_ok());
     }
 }

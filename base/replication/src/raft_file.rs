@@ -13,7 +13,10 @@ use journal::{
     slots::{Slot, SlotFile, SlotFileState, SlotKind},
 };
 
-const RAFT: SlotKind = SlotKind { name: "RAFT", magic: *b"FMTR", value_bytes: 8 + VOTE_BYTES + LOG_ID_BYTES };
+/// Name of the file with the vote.
+pub const FILE_NAME: &str = "RAFT";
+const RAFT: SlotKind =
+    SlotKind { name: FILE_NAME, magic: *b"FMTR", value_bytes: 8 + VOTE_BYTES + LOG_ID_BYTES };
 const COMMITTED: SlotKind = SlotKind { name: "RAFT-COMMITTED", magic: *b"FMTK", value_bytes: LOG_ID_BYTES };
 
 /// The contents of the file `RAFT`.

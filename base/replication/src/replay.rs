@@ -1,72 +1,97 @@
-//! Reads the records of a group's log in the order in which they were committed, without what only
-//! Raft needs.
+//! Reads the records of a master's journal in the order in which they became durable, with and
+//! without a group, and without what only Raft needs.
 
 use crate::{
-    codec::{LogPosition, decode_entry},
-    store::StoreError,
-    types::Proposal,
+    codec::{decode_entry, decode_place},
+    error::StoreError,
+    types::{Proposal, SnapshotMeta, split_record},
 };
 use journal::{Content, Seq};
 use openraft::EntryPayload;
+use std::sync::Arc;
 
 /// An item of a replay.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Item {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Item<'a> {
     /// A record of the snapshot. All snapshot records come before the records of the log.
-    Snapshot(Vec<u8>),
-    /// The records of an entry of the log.
-    Records(Seq, Proposal),
+    Snapshot(&'a [u8]),
+    /// A record of the log.
+    Record {
+        /// Sequence number of the record; of the entry that contains it if there is a group.
+        seq: Seq,
+        /// Bytes of the record.
+        bytes: &'a [u8],
+    },
 }
 
-/// Reads the records of a snapshot and of the entries after it.
+/// Reads the records of a snapshot and those of the log after it.
 pub struct Replay {
     inner: journal::Replay,
-    /// Whether the next record of the snapshot is its position, which is not an item.
-    position_is_next: bool,
+    /// Whether the next record of the snapshot is its place, which is not an item.
+    place_is_next: bool,
+    /// The records of the entry that is being read, each with its length before it.
+    records: Arc<[u8]>,
+    /// Offset of the next of them.
+    next_record: usize,
+    /// Sequence number of that entry.
+    seq: Seq,
+}
+
+impl From<journal::Replay> for Replay {
+    fn from(inner: journal::Replay) -> Self {
+        let place_is_next = inner.snapshot_content() == Some(Content::Entries);
+        Self { inner, place_is_next, records: Arc::default(), next_record: 0, seq: 0 }
+    }
 }
 
 impl Replay {
-    pub(crate) fn new(inner: journal::Replay) -> Self {
-        let position_is_next = inner.snapshot_content() == Some(Content::Entries);
-        Self { inner, position_is_next }
-    }
-
     /// Returns the last record that the snapshot includes; 0 if there is no snapshot.
     pub fn snapshot_seq(&self) -> Seq {
         self.inner.snapshot_seq()
     }
 
-    /// Returns the position of the snapshot. Call this once, and before [`Self::next`]. It is an
-    /// error if one master has written the snapshot.
-    pub(crate) fn position(&mut self) -> Result<LogPosition, StoreError> {
+    /// Returns the place of the snapshot. Call this once, and before [`Self::next`]. It is an error
+    /// if one master has written the snapshot.
+    pub(crate) fn place(&mut self) -> Result<SnapshotMeta, StoreError> {
         let seq = self.snapshot_seq();
-        let is_next = std::mem::take(&mut self.position_is_next);
-        let position = match self.inner.next()? {
-            Some(journal::Item::Snapshot(bytes)) if is_next => LogPosition::decode(bytes),
+        let is_next = std::mem::take(&mut self.place_is_next);
+        let place = match self.inner.next()? {
+            Some(journal::Item::Snapshot(bytes)) if is_next => decode_place(bytes),
             _ => None,
         };
-        position.ok_or(StoreError::SnapshotUndecodable { seq })
+        place.ok_or(StoreError::SnapshotUndecodable { seq })
     }
 
-    /// Returns the next item; `None` at the end.
-    #[expect(clippy::should_implement_trait, reason = "an error ends the replay")]
-    pub fn next(&mut self) -> Result<Option<Item>, StoreError> {
-        if self.position_is_next {
-            self.position()?;
+    /// Returns the next item; `None` at the end. The replay cannot be used after an error.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "the returned item borrows from self, which Iterator does not allow"
+    )]
+    pub fn next(&mut self) -> Result<Option<Item<'_>>, StoreError> {
+        if self.place_is_next {
+            self.place()?;
         }
-        loop {
-            return Ok(match self.inner.next()? {
-                None => None,
-                Some(journal::Item::Snapshot(bytes)) => Some(Item::Snapshot(bytes.to_vec())),
-                Some(journal::Item::Record { seq, bytes }) => {
-                    Some(Item::Records(seq, Proposal::of(&[bytes])))
-                }
-                Some(journal::Item::Entry { seq, bytes }) => {
-                    let entry = decode_entry(seq - 1, bytes).ok_or(StoreError::Undecodable { seq })?;
-                    let EntryPayload::Normal(proposal) = entry.payload else { continue };
-                    Some(Item::Records(seq, proposal))
-                }
-            });
+        while self.next_record == self.records.len() {
+            if !self.inner.advance()? {
+                return Ok(None);
+            }
+            let Some(journal::Item::Entry { seq, bytes }) = self.inner.current() else {
+                return Ok(self.inner.current().map(|item| match item {
+                    journal::Item::Snapshot(bytes) => Item::Snapshot(bytes),
+                    journal::Item::Record { seq, bytes } | journal::Item::Entry { seq, bytes } => {
+                        Item::Record { seq, bytes }
+                    }
+                }));
+            };
+            let entry = decode_entry(seq - 1, bytes).ok_or(StoreError::Undecodable { seq })?;
+            if let EntryPayload::Normal(Proposal { records }) = entry.payload {
+                (self.seq, self.records, self.next_record) = (seq, records, 0);
+            }
         }
+        let seq = self.seq;
+        let (bytes, rest) =
+            split_record(&self.records[self.next_record..]).ok_or(StoreError::Undecodable { seq })?;
+        self.next_record = self.records.len() - rest.len();
+        Ok(Some(Item::Record { seq, bytes }))
     }
 }

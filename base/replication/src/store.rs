@@ -8,10 +8,15 @@
 
 use crate::{
     codec::{decode_entry, encode_entry},
+    error::StoreError,
     raft_file::{CommittedFile, RaftFile, RaftState},
     types::{Entry, Group, LogId, Proposal, Vote, log_id},
 };
-use journal::{Content, Item, Log, LogError, Opened, Recovery, Replay, Seq, disk::Disk};
+use journal::{
+    Content, Item, Log, LogError, LogFailed, Opened, Recovery, Replay, Seq, SnapshotReceiver,
+    bugs::{self, Bug},
+    disk::Disk,
+};
 use openraft::{
     EntryPayload, LogState, OptionalSend, RaftLogReader,
     entry::RaftEntry,
@@ -22,67 +27,24 @@ use std::{
     fmt::Debug,
     io,
     ops::{Bound, RangeBounds},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, ready},
 };
-use tokio::task::spawn_blocking;
+use tokio::sync::mpsc;
+use tokio_stream::Stream;
 
 /// Maximum number of bytes of the entries in memory. Entries that are not durable stay in memory in
 /// any case.
 const MEMORY_BYTES_MAX: usize = 64 << 20;
-/// Maximum number of bytes of the entries in one message to a member; at least one entry is sent.
+/// Maximum number of bytes of the entries in one message to a member, or of those that are applied
+/// in one step; at least one entry.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// What an entry needs in memory besides its records.
 const ENTRY_BYTES: usize = 64;
 
-/// Why a log could not be opened or read.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// The journal or the file `RAFT` is damaged or unreadable.
-    #[error(transparent)]
-    Log(#[from] LogError),
-    /// The folder is of another member of the group.
-    #[error("the folder belongs to member {found} of its group, and this is member {expected}")]
-    OtherMember {
-        /// The member to which the folder belongs.
-        found: u64,
-        /// The member that was to be opened.
-        expected: u64,
-    },
-    /// There are entries, and no vote.
-    #[error("the journal has entries, and the file RAFT with the vote of this member is missing")]
-    VoteLost,
-    /// The journal ends before the entries that were purged.
-    #[error(
-        "the journal ends with entry {last}, and entry {purged} was there and was purged: entries are lost"
-    )]
-    Lost {
-        /// Index of the last entry.
-        last: u64,
-        /// Index of the newest entry that was purged.
-        purged: u64,
-    },
-    /// There is no snapshot.
-    #[error("there is no snapshot: one master must make one before it becomes the first of a group")]
-    NoSnapshot,
-    /// A snapshot does not begin with its position in the log.
-    #[error("the snapshot at record {seq} does not begin with its position in the log")]
-    SnapshotUndecodable {
-        /// The last record that the snapshot includes.
-        seq: Seq,
-    },
-    /// The master could not use the records.
-    #[error("the state of the master: {0}")]
-    Replica(Box<dyn std::error::Error + Send + Sync>),
-    /// A record of the journal is not an entry.
-    #[error("record {seq} of the journal is not an entry of a group of masters")]
-    Undecodable {
-        /// Sequence number of the record.
-        seq: Seq,
-    },
-}
+/// A function that is called when entries are durable, or when the log has failed before.
+type WhenDurable = Box<dyn FnOnce(Result<(), LogFailed>) + Send>;
 
 /// The log of a member. Clones share it.
 #[derive(Clone)]
@@ -90,12 +52,16 @@ pub struct Store(Arc<Shared>);
 
 struct Shared {
     log: Log,
+    /// Held while the file is written and synced.
     raft_file: Mutex<RaftFile>,
+    /// What the file contains.
+    raft_state: Mutex<RaftState>,
     committed_file: Mutex<CommittedFile>,
     newest: Mutex<Newest>,
     memory_bytes_max: usize,
-    /// Number of calls that have removed entries from the end.
-    truncations: AtomicU64,
+    /// Number of times that entries were removed from the start or the end of the log. Held while
+    /// that is done.
+    removals: Mutex<u64>,
 }
 
 /// The entries in memory: the newest of the log, without a gap.
@@ -112,13 +78,20 @@ pub struct Reader {
     position: Option<Position>,
 }
 
+/// Entries that are read in steps, so that not all of them are in memory.
+struct EntryStream {
+    ready: VecDeque<Entry>,
+    /// Receives the next steps; `None` if there are none.
+    next: Option<mpsc::Receiver<io::Result<Vec<Entry>>>>,
+}
+
 /// A place in the segments.
 struct Position {
     replay: Replay,
     /// Index of the entry that `replay` returns next.
     next: u64,
-    /// [`Shared::truncations`] when `replay` was opened.
-    truncations: u64,
+    /// [`Shared::removals`] when `replay` was opened.
+    removals: u64,
 }
 
 impl Newest {
@@ -206,12 +179,14 @@ impl Store {
         // The file is created before the log. So a folder with entries and without the file has
         // lost its vote.
         let new = || RaftFile::create(&**disk, RaftState::new(node_id));
-        let raft_file = found.map_or_else(new, Ok)?;
-        let RaftState { node_id: found, purged, .. } = raft_file.state();
+        let mut raft_file = found.map_or_else(new, Ok)?;
+        let found = raft_file.state().node_id;
         if found != node_id {
             return Err(StoreError::OtherMember { found, expected: node_id });
         }
-        let Opened { log, mut replay, .. } = Log::open(Arc::clone(disk), Content::Entries, Recovery::Refuse)?;
+        let opened = Log::open(Arc::clone(disk), Content::Entries, Recovery::Refuse)?;
+        opened.report("journal");
+        let Opened { log, mut replay, .. } = opened;
         if is_new && log.last_seq() > 0 {
             return Err(StoreError::VoteLost);
         }
@@ -220,7 +195,13 @@ impl Store {
             newest.push(entry);
             newest.limit(memory_bytes_max, u64::MAX);
         }
-        if let Some(purged) = purged {
+        // If the newest snapshot is damaged, the older one has replaced it, and the entries after that
+        // are needed again. They are still there.
+        let base = last_of_snapshot(&log)?;
+        if raft_file.state().purged > base {
+            raft_file.update(|state| state.purged = base)?;
+        }
+        if let Some(purged) = raft_file.state().purged {
             if log.last_seq() <= purged.index {
                 return Err(StoreError::Lost {
                     last: log.last_seq().saturating_sub(1),
@@ -231,30 +212,41 @@ impl Store {
         }
         Ok(Self(Arc::new(Shared {
             log,
+            raft_state: Mutex::new(raft_file.state()),
             raft_file: Mutex::new(raft_file),
             committed_file: Mutex::new(CommittedFile::open(&**disk)?),
             newest: Mutex::new(newest),
             memory_bytes_max,
-            truncations: AtomicU64::new(0),
+            removals: Mutex::default(),
         })))
     }
 
     /// Returns the journal, for snapshots.
-    pub fn log(&self) -> &Log {
+    pub(crate) fn log(&self) -> &Log {
         &self.0.log
+    }
+
+    /// Starts to receive a snapshot that another member has written, and whose last entry is `last`.
+    pub fn receive_snapshot(&self, last: LogId) -> Result<SnapshotReceiver, LogError> {
+        self.0.log.receive_snapshot(last.index + 1)
+    }
+
+    /// Closes the log, after openraft has ended. Blocks until everything that was appended is durable.
+    pub fn close(&self) -> Result<(), LogFailed> {
+        self.0.log.close()
     }
 
     /// Returns what is in the file `RAFT`.
     pub fn raft_state(&self) -> RaftState {
-        self.raft_file().state()
+        *self.0.raft_state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn newest(&self) -> MutexGuard<'_, Newest> {
         self.0.newest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn raft_file(&self) -> MutexGuard<'_, RaftFile> {
-        self.0.raft_file.lock().unwrap_or_else(PoisonError::into_inner)
+    fn removals(&self) -> MutexGuard<'_, u64> {
+        self.0.removals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn committed_file(&self) -> MutexGuard<'_, CommittedFile> {
@@ -267,7 +259,7 @@ impl Store {
         work: impl FnOnce(&Self) -> Result<T, StoreError> + Send + 'static,
     ) -> io::Result<T> {
         let store = self.clone();
-        let done = spawn_blocking(move || work(&store)).await;
+        let done = self.0.log.executor().spawn_blocking(move || work(&store)).await;
         done.map_err(io::Error::other)?.map_err(io::Error::other)
     }
 
@@ -275,16 +267,33 @@ impl Store {
     fn update(&self, change: impl FnOnce(&mut RaftState)) -> Result<(), StoreError> {
         let log = &self.0.log;
         log.sync(log.last_seq()).map_err(LogError::from)?;
-        Ok(self.raft_file().update(change)?)
+        let mut file = self.0.raft_file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.update(change)?;
+        *self.0.raft_state.lock().unwrap_or_else(PoisonError::into_inner) = file.state();
+        Ok(())
+    }
+
+    fn append_records(&self, entries: Vec<Entry>, records: &[Vec<u8>], done: WhenDurable) -> io::Result<()> {
+        let last = self.0.log.append_then(records, done).map_err(io::Error::other)?;
+        let mut newest = self.newest();
+        for entry in entries {
+            newest.push(entry);
+        }
+        assert_eq!(last, newest.next, "record {last} is not the last entry");
+        newest.limit(self.0.memory_bytes_max, self.0.log.durable());
+        Ok(())
     }
 
     fn truncate_from(&self, index: u64) -> Result<(), StoreError> {
         if index >= self.newest().next {
             return Ok(());
         }
+        let mut removals = self.removals();
+        *removals += 1;
         let log = &self.0.log;
-        log.truncate_after(index).map_err(LogError::from)?;
-        self.0.truncations.fetch_add(1, Ordering::AcqRel);
+        if !bugs::has(Bug::TruncationSkipped) {
+            log.truncate_after(index).map_err(LogError::from)?;
+        }
         let first = self.raft_state().purged.map_or(0, |purged| purged.index + 1);
         // The last entry is always in memory.
         let last = if first < index { next_entry(&mut log.read(index, index))? } else { None };
@@ -297,22 +306,64 @@ impl Store {
     }
 
     fn purge_before(&self, index: u64, purged: LogId) -> Result<(), StoreError> {
+        let mut removals = self.removals();
+        *removals += 1;
         self.update(|state| state.purged = state.purged.max(Some(purged)))?;
         // A snapshot that is newer than the log was installed.
         if index > self.0.log.last_seq() {
             self.0.log.skip_to(index).map_err(LogError::from)?;
         }
         self.newest().remove_before(index);
-        Ok(())
+        Ok(self.0.log.remove_segments(index)?)
+    }
+
+    /// Registers a finished snapshot. Entries that are not purged stay, because a member that is
+    /// behind may need them.
+    pub(crate) fn keep_snapshot(&self, seq: Seq) -> Result<(), StoreError> {
+        self.0.log.keep_snapshot(seq)?;
+        let purged = self.raft_state().purged.map_or(0, |purged| purged.index + 1);
+        let mut removals = self.removals();
+        *removals += 1;
+        Ok(self.0.log.remove_segments(purged)?)
+    }
+
+    /// Returns entries like [`Reader::read`], if they are all in memory.
+    fn read_memory(&self, start: u64, end: u64, bytes_max: usize) -> Option<Vec<Entry>> {
+        let start = self.first_visible().max(start);
+        let newest = self.newest();
+        (start >= newest.first()).then(|| newest.read(start, end, bytes_max))
+    }
+
+    /// Returns the index of the first entry that is not purged.
+    fn first_visible(&self) -> u64 {
+        self.raft_state().purged.map_or(0, |purged| purged.index + 1)
     }
 }
 
 impl Reader {
     /// Returns entries from `start` to before `end`: at least one if there is one, and others while
-    /// they have at most `bytes_max` bytes together.
+    /// they have at most `bytes_max` bytes together. Blocks.
     fn read(&mut self, start: u64, end: u64, bytes_max: usize) -> Result<Vec<Entry>, StoreError> {
-        let purged = self.store.raft_state().purged;
-        let start = start.max(purged.map_or(0, |purged| purged.index + 1));
+        loop {
+            let removals = *self.store.removals();
+            let read = self.read_once(start, end, bytes_max, removals);
+            if *self.store.removals() == removals {
+                return read;
+            }
+            // Entries were removed meanwhile: a file may be missing, or others may have replaced some
+            // of those that were read.
+            self.position = None;
+        }
+    }
+
+    fn read_once(
+        &mut self,
+        start: u64,
+        end: u64,
+        bytes_max: usize,
+        removals: u64,
+    ) -> Result<Vec<Entry>, StoreError> {
+        let start = self.store.first_visible().max(start);
         let mut found = Vec::new();
         let mut bytes: usize = 0;
         loop {
@@ -330,7 +381,7 @@ impl Reader {
                 return Ok(found);
             }
             drop(newest);
-            while let Some(entry) = self.read_segments(start + found.len() as u64, first)? {
+            while let Some(entry) = self.read_segments(start + found.len() as u64, first, removals)? {
                 bytes = bytes.saturating_add(entry_bytes(&entry));
                 if bytes > bytes_max && !found.is_empty() {
                     // The reader continues with this entry.
@@ -347,17 +398,16 @@ impl Reader {
 
     /// Returns the entry at `index`, from the segments; `None` if it is not before `end`. All
     /// entries before `end` are durable.
-    fn read_segments(&mut self, index: u64, end: u64) -> Result<Option<Entry>, StoreError> {
+    fn read_segments(&mut self, index: u64, end: u64, removals: u64) -> Result<Option<Entry>, StoreError> {
         if index >= end {
             return Ok(None);
         }
-        let truncations = self.store.0.truncations.load(Ordering::Acquire);
         let kept = self.position.take();
-        let kept = kept.filter(|position| (position.next, position.truncations) == (index, truncations));
+        let kept = kept.filter(|position| (position.next, position.removals) == (index, removals));
         let mut position = kept.unwrap_or_else(|| Position {
             replay: self.store.log().read(index + 1, end),
             next: index,
-            truncations,
+            removals,
         });
         let entry = next_entry(&mut position.replay)?;
         position.next += 1;
@@ -368,37 +418,90 @@ impl Reader {
         // The replay ended where memory began when it was opened.
         let mut replay = self.store.log().read(index + 1, end);
         let entry = next_entry(&mut replay)?;
-        self.position = Some(Position { replay, next: index + 1, truncations });
+        self.position = Some(Position { replay, next: index + 1, removals });
         Ok(entry)
     }
 
     async fn read_blocking(&mut self, start: u64, end: u64, bytes_max: usize) -> io::Result<Vec<Entry>> {
-        if start >= self.store.newest().first() {
-            return self.read(start, end, bytes_max).map_err(io::Error::other);
+        if let Some(entries) = self.store.read_memory(start, end, bytes_max) {
+            return Ok(entries);
         }
         let mut reader = Self { store: self.store.clone(), position: self.position.take() };
-        let read = spawn_blocking(move || (reader.read(start, end, bytes_max), reader)).await;
+        let executor = self.store.log().executor();
+        let read = executor.spawn_blocking(move || (reader.read(start, end, bytes_max), reader)).await;
         let (entries, reader) = read.map_err(io::Error::other)?;
         self.position = reader.position;
         entries.map_err(io::Error::other)
     }
 }
 
+impl Stream for EntryStream {
+    type Item = io::Result<Entry>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(entry) = self.ready.pop_front() {
+                return Poll::Ready(Some(Ok(entry)));
+            }
+            let Some(next) = &mut self.next else { return Poll::Ready(None) };
+            match ready!(next.poll_recv(context)) {
+                Some(Ok(entries)) => self.ready = entries.into(),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => return Poll::Ready(None),
+            }
+        }
+    }
+}
+
+/// Returns the first index of a range, and the one after the last.
+fn bounds(range: &impl RangeBounds<u64>) -> (u64, u64) {
+    let start = match range.start_bound() {
+        Bound::Included(start) => *start,
+        Bound::Excluded(start) => *start + 1,
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(end) => *end + 1,
+        Bound::Excluded(end) => *end,
+        Bound::Unbounded => u64::MAX,
+    };
+    (start, end)
+}
+
 impl RaftLogReader<Group> for Reader {
+    async fn entries_stream<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: RB,
+    ) -> impl Stream<Item = io::Result<Entry>> + OptionalSend {
+        let (start, end) = bounds(&range);
+        let in_memory = self.store.read_memory(start, end, MESSAGE_BYTES_MAX);
+        if let Some(entries) = &in_memory
+            && entries.last().is_none_or(|last| last.index() + 1 == end)
+        {
+            return EntryStream { ready: in_memory.unwrap_or_default().into(), next: None };
+        }
+        let mut reader = Self { store: self.store.clone(), position: self.position.take() };
+        let (sender, receiver) = mpsc::channel(1);
+        tokio::spawn(async move {
+            let mut next = start;
+            while next < end {
+                let entries = reader.read_blocking(next, end, MESSAGE_BYTES_MAX).await;
+                let last = entries.as_ref().ok().and_then(|entries| entries.last()).map(RaftEntry::index);
+                if sender.send(entries).await.is_err() {
+                    return;
+                }
+                let Some(last) = last else { return };
+                next = last + 1;
+            }
+        });
+        EntryStream { ready: VecDeque::new(), next: Some(receiver) }
+    }
+
     async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
         &mut self,
         range: RB,
     ) -> io::Result<Vec<Entry>> {
-        let start = match range.start_bound() {
-            Bound::Included(start) => *start,
-            Bound::Excluded(start) => *start + 1,
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(end) => *end + 1,
-            Bound::Excluded(end) => *end,
-            Bound::Unbounded => u64::MAX,
-        };
+        let (start, end) = bounds(&range);
         self.read_blocking(start, end, usize::MAX).await
     }
 
@@ -426,6 +529,10 @@ impl RaftLogStorage<Group> for Store {
 
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
         let vote = *vote;
+        if bugs::has(Bug::VoteNotStored) {
+            self.0.raft_state.lock().unwrap_or_else(PoisonError::into_inner).vote = Some(vote);
+            return Ok(());
+        }
         self.run_blocking(move |store| store.update(|state| state.vote = Some(vote))).await
     }
 
@@ -450,15 +557,17 @@ impl RaftLogStorage<Group> for Store {
     {
         let entries: Vec<Entry> = entries.into_iter().collect();
         let records: Vec<Vec<u8>> = entries.iter().map(encode_entry).collect();
-        let mut newest = self.newest();
-        for entry in entries {
-            newest.push(entry);
+        let done: WhenDurable =
+            Box::new(|result: Result<(), _>| done.io_completed(result.map_err(io::Error::other)));
+        let bytes = records.iter().map(|record| 4 + record.len()).sum();
+        if self.0.log.has_room_for(bytes) {
+            return self.append_records(entries, &records, done);
         }
-        let when_durable = |result: Result<(), _>| done.io_completed(result.map_err(io::Error::other));
-        let last = self.0.log.append_then(&records, when_durable).map_err(io::Error::other)?;
-        assert_eq!(last, newest.next, "record {last} is not the last entry");
-        newest.limit(self.0.memory_bytes_max, self.0.log.durable());
-        Ok(())
+        // The disk does not keep up: this waits until there is room again.
+        let store = self.clone();
+        let executor = self.0.log.executor();
+        let appended = executor.spawn_blocking(move || store.append_records(entries, &records, done)).await;
+        appended.map_err(io::Error::other)?
     }
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
@@ -469,6 +578,16 @@ impl RaftLogStorage<Group> for Store {
     async fn purge(&mut self, upto: LogId) -> io::Result<()> {
         self.run_blocking(move |store| store.purge_before(upto.index + 1, upto)).await
     }
+}
+
+/// Returns the last entry that the newest snapshot includes.
+fn last_of_snapshot(log: &Log) -> Result<Option<LogId>, StoreError> {
+    let Some(newest) = log.newest_snapshot()? else { return Ok(None) };
+    let replay = log.replay_snapshot(newest.seq)?;
+    if replay.snapshot_content() == Some(Content::Records) {
+        return Ok(Some(log_id(0, newest.seq - 1)));
+    }
+    Ok(crate::replay::Replay::from(replay).place()?.last_log_id)
 }
 
 /// Returns the next entry of a replay. Records of the snapshot are skipped.

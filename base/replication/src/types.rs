@@ -11,6 +11,7 @@ openraft::declare_raft_types!(
         NodeId = u64,
         Node = BasicNode,
         LeaderId = leader_id_std::LeaderId<u64, u64>,
+        AsyncRuntime = crate::runtime::Runtime,
 );
 
 /// The position of an entry: its index, and the term of the leader that wrote it.
@@ -23,7 +24,7 @@ pub type Entry = openraft::alias::EntryOf<Group>;
 pub type Membership = openraft::Membership<u64, BasicNode>;
 /// The members of a group, and the entry that made them so.
 pub type StoredMembership = openraft::alias::StoredMembershipOf<Group>;
-/// The place of a snapshot in the log.
+/// The place of a snapshot in the log: its last entry, and the members at that entry.
 pub type SnapshotMeta = openraft::alias::SnapshotMetaOf<Group>;
 
 /// What a leader proposes: the records of one or more events.
@@ -55,13 +56,17 @@ impl Proposal {
         let mut rest = Some(&self.records[..]);
         std::iter::from_fn(move || {
             let bytes = rest.take().filter(|bytes| !bytes.is_empty())?;
-            let record = bytes
-                .split_first_chunk::<4>()
-                .and_then(|(length, bytes)| bytes.split_at_checked(u32::from_le_bytes(*length) as usize));
+            let record = split_record(bytes);
             rest = record.map(|(_, after)| after);
             Some(record.map(|(record, _)| record))
         })
     }
+}
+
+/// Splits the first record, which has its length before it, from the bytes after it.
+pub(crate) fn split_record(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<4>()?;
+    rest.split_at_checked(u32::from_le_bytes(*length) as usize)
 }
 
 impl fmt::Display for Proposal {

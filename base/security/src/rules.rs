@@ -25,6 +25,12 @@ const COMMIT: &[Role] = &[JobTracker, Admin];
 /// Roles that may read the state of the file system.
 const READERS: &[Role] = &[User, Admin, JobTracker];
 
+/// Roles that call a master.
+const CALLERS: &[Role] = &[User, Admin, Task, JobTracker, DataNode, TaskTracker];
+
+/// Roles that may ask a master about its group: a supervisor of a master has only its credentials.
+const OBSERVERS: &[Role] = &[User, Admin, NameNode, JobTracker];
+
 /// Makes a rule for a method that needs a role.
 const fn with_roles(method: &'static str, roles: &'static [Role]) -> Rule {
     Rule { method, roles: Some(roles), owned: false, streams: false }
@@ -94,8 +100,12 @@ pub const RULES: &[Rule] = &[
     with_roles("/fermata.mr.v1.JobTracker/Backup", ADMIN),
     Rule { streams: true, ..with_roles("/fermata.mr.v1.TrackerLink/Attach", &[TaskTracker]) },
     with_owner("/fermata.mr.v1.TrackerLogs/Log", USERS),
+    with_roles("/fermata.master.v1.Master/Leadership", CALLERS),
+    with_roles("/fermata.master.v1.Master/Group", OBSERVERS),
+    with_roles("/fermata.master.v1.Master/ChangeGroup", ADMIN),
     // The service refuses masters of the other kind.
     Rule { streams: true, ..with_roles("/fermata.raft.v1.Peers/Send", &[NameNode, JobTracker]) },
+    with_roles("/fermata.raft.v1.Peers/Join", &[NameNode, JobTracker]),
 ];
 
 /// Returns the rule of a method, if there is one.

@@ -1,10 +1,11 @@
-//! Plain data that the JobTracker, the TaskTrackers and the simulator share. Each concept is
+//! Plain data that the masters, the TaskTrackers, the simulator and clients share. Each concept is
 //! defined once, here; `wire` modules convert to and from messages. Also contains the generator of
 //! random numbers for seeded tests and simulations.
 //!
 //! The code is pure: it uses no clock, file or socket.
 
 pub mod fetch;
+pub mod group;
 pub mod ids;
 pub mod phase;
 pub mod preempt;

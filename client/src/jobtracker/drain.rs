@@ -35,7 +35,7 @@ impl JobTracker {
     async fn call_drain(&self, mut message: pb::DrainTrackerRequest) -> Result<DrainState> {
         message.request_id = new_request_id();
         let reply = if message.status_only {
-            self.reply(rpc::drain(&self.client, self.request(message))).await?
+            self.query(rpc::drain, message).await?
         } else {
             let start = if message.cancel { "stop draining" } else { "drain" };
             let what = format!("the request to {start} {}", message.node);

@@ -14,8 +14,7 @@ use proto::mr as pb;
 impl JobTracker {
     /// Returns why a job or a task waits.
     pub async fn why(&self, of: &str) -> Result<WhyReply> {
-        let message = self.request(pb::WhyRequest { of: of.into() });
-        let reply = self.reply(rpc::why(&self.client, message)).await?;
+        let reply = self.query(rpc::why, pb::WhyRequest { of: of.into() }).await?;
         Ok(WhyReply {
             of: reply.of,
             state: reply.state,
@@ -27,8 +26,7 @@ impl JobTracker {
 
     /// Returns all policies, and those in use.
     pub async fn schedulers(&self) -> Result<Schedulers> {
-        let message = self.request(pb::SchedulersRequest {});
-        let reply = self.reply(rpc::schedulers(&self.client, message)).await?;
+        let reply = self.query(rpc::schedulers, pb::SchedulersRequest {}).await?;
         let policies = reply.policies.into_iter().map(|own| policy(own, &reply.scheduler)).collect();
         let shadow = Some(reply.shadow).filter(|name| !name.is_empty());
         let deciding =
@@ -38,8 +36,7 @@ impl JobTracker {
 
     /// Returns how the decisions of the shadow policy differ from those of the policy in use.
     pub async fn shadow(&self) -> Result<Comparison> {
-        let message = self.request(pb::ShadowRequest {});
-        let reply = self.reply(rpc::shadow(&self.client, message)).await?;
+        let reply = self.query(rpc::shadow, pb::ShadowRequest {}).await?;
         Ok(Comparison {
             scheduler: reply.scheduler,
             shadow: reply.shadow,

@@ -2,6 +2,10 @@
 //! about a slow reply.
 
 use super::*;
+use proto::master::{
+    ChangeGroupReply, ChangeGroupRequest, GroupReply, GroupRequest, LeadershipReply, LeadershipRequest,
+    master_server::{Master, MasterServer},
+};
 use proto::mr::job_tracker_server::{JobTracker as Service, JobTrackerServer};
 use std::sync::Mutex;
 use tonic::{Response, codegen::tokio_stream};
@@ -14,6 +18,8 @@ const HISTORY: &str = "one\ntwo\nthree\n";
 
 #[derive(Default)]
 struct Fake {
+    /// The epoch in which it leads; None if it follows.
+    leads: Mutex<Option<u64>>,
     /// IDs of the requests so far.
     requests: Mutex<Vec<Vec<u8>>>,
     /// Offsets of the requests for histories so far.
@@ -24,23 +30,49 @@ struct Fake {
 
 impl Fake {
     async fn start(error: Option<Status>) -> (Arc<Self>, JobTracker) {
-        let fake = Arc::new(Self { error, ..Self::default() });
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap().to_string();
-        let server =
-            tonic::transport::Server::builder().add_service(JobTrackerServer::from_arc(fake.clone()));
-        tokio::spawn(server.serve_with_incoming(tonic::transport::server::TcpIncoming::from(listener)));
+        let (fake, addr) = Self::listen(error, Some(1)).await;
         let client = JobTracker::connect(&addr, Some("ann"), Credentials::default()).await.unwrap();
         (fake, client)
     }
 
+    /// Starts the server; also returns its address.
+    async fn listen(error: Option<Status>, leads: Option<u64>) -> (Arc<Self>, String) {
+        let fake = Arc::new(Self { error, leads: Mutex::new(leads), ..Self::default() });
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap().to_string();
+        let server = tonic::transport::Server::builder()
+            .add_service(JobTrackerServer::from_arc(fake.clone()))
+            .add_service(MasterServer::from_arc(fake.clone()));
+        tokio::spawn(server.serve_with_incoming(tonic::transport::server::TcpIncoming::from(listener)));
+        (fake, addr)
+    }
+
     fn handle<T: Default>(&self, id: Vec<u8>) -> Answer<T> {
+        if self.leads.lock().unwrap().is_none() {
+            return Err(dfs_client::error::Error::not_leader(Role::JobTracker, None).into());
+        }
         let mut requests = self.requests.lock().unwrap();
         requests.push(id);
         match &self.error {
             Some(error) if requests.len() % 2 == 1 => Err(error.clone()),
             _ => Ok(Response::new(T::default())),
         }
+    }
+}
+
+#[tonic::async_trait]
+impl Master for Fake {
+    async fn leadership(&self, _: Request<LeadershipRequest>) -> Answer<LeadershipReply> {
+        let leads = *self.leads.lock().unwrap();
+        Ok(Response::new(LeadershipReply { leads: leads.is_some(), epoch: leads.unwrap_or(0) }))
+    }
+
+    async fn group(&self, _: Request<GroupRequest>) -> Answer<GroupReply> {
+        unused()
+    }
+
+    async fn change_group(&self, _: Request<ChangeGroupRequest>) -> Answer<ChangeGroupReply> {
+        unused()
     }
 }
 
@@ -195,6 +227,46 @@ async fn error_without_an_answer_is_one_line_that_names_the_request() {
             "the JobTracker at {addr} has not answered the request to kill job_1 for 60 s (connection refused); \
              start it with `mrctl up`; it may have been carried out"
         )
+    );
+}
+
+#[tokio::test]
+async fn requests_and_queries_go_to_the_jobtracker_that_leads() {
+    let (first, first_addr) = Fake::listen(None, Some(5)).await;
+    let (second, second_addr) = Fake::listen(None, None).await;
+    let addrs = format!("{second_addr},{first_addr}");
+    let client = JobTracker::connect(&addrs, Some("ann"), Credentials::default()).await.unwrap();
+    assert_eq!(client.addr(), format!("{second_addr}, {first_addr}"));
+    client.job("job_1").await.unwrap();
+    (*first.leads.lock().unwrap(), *second.leads.lock().unwrap()) = (None, Some(6));
+    client.job("job_1").await.unwrap();
+    client.forget_node("node1").await.unwrap();
+    let counts = || [&first, &second].map(|fake| fake.requests.lock().unwrap().len());
+    assert_eq!(counts(), [1, 2]);
+    // A query waits for the next leader, too.
+    *second.leads.lock().unwrap() = None;
+    let elected = async {
+        tokio::time::sleep(RETRY_PAUSE).await;
+        *first.leads.lock().unwrap() = Some(7);
+    };
+    let (answer, ()) = tokio::join!(client.job("job_1"), elected);
+    answer.unwrap();
+    assert_eq!(counts(), [2, 2]);
+}
+
+#[tokio::test]
+async fn error_without_a_leader_names_every_jobtracker_and_what_to_do() {
+    let (first, first_addr) = Fake::listen(None, Some(5)).await;
+    let (_second, second_addr) = Fake::listen(None, None).await;
+    let addrs = format!("{first_addr},{second_addr}");
+    let client = JobTracker::connect(&addrs, Some("ann"), Credentials::default()).await.unwrap();
+    let client = client.with_advice(|| "start one".into());
+    *first.leads.lock().unwrap() = None;
+    let error = client.job("job_1").await.unwrap_err();
+    assert!(error.is_transient());
+    assert_eq!(
+        error.to_string(),
+        format!("no JobTracker answers: {first_addr} does not lead; {second_addr} does not lead; start one")
     );
 }
 

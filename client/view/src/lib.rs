@@ -6,6 +6,7 @@ pub mod files;
 pub mod follow;
 pub mod from_history;
 pub mod job;
+pub mod masters;
 pub mod nodes;
 pub mod output;
 pub mod preempted;

@@ -3,14 +3,13 @@
 //! A retry is safe because every mutating request has an ID. The caller creates the request once,
 //! and every attempt sends the same request.
 
+use super::masters::{AnyReply, Boxed, CallError, SendCall, root_cause};
 use super::rpc::Rpc;
 use super::wait::WaitReport;
-use super::{Client, ClientError};
+use super::{Client, ClientError, REPLY_BYTES_MAX};
 use crate::error::{Error, Kind, from_status};
 use proto::Reply;
-use std::any::Any;
 use std::fmt;
-use std::pin::Pin;
 use std::time::{Duration, Instant};
 use tonic::{Code, Request, Status};
 
@@ -35,14 +34,17 @@ impl Operation<'_> {
 /// same time.
 pub(super) struct Backoff {
     next: Duration,
+    max: Duration,
 }
 
 impl Backoff {
     const WAIT_FIRST: Duration = Duration::from_millis(25);
     const WAIT_MAX: Duration = Duration::from_secs(2);
+    /// Maximum wait for one of several NameNodes to lead: an election takes about a second.
+    const WAIT_MAX_OF_SEVERAL: Duration = Duration::from_millis(400);
 
     pub(super) fn new() -> Self {
-        Self { next: Self::WAIT_FIRST }
+        Self { next: Self::WAIT_FIRST, max: Self::WAIT_MAX }
     }
 
     /// Sleeps for the next wait, at most until `end`. Returns false, without sleeping, if `end` has
@@ -53,7 +55,7 @@ impl Backoff {
             return false;
         }
         let wait = self.next.mul_f64(rand::random_range(0.5..1.0));
-        self.next = (self.next * 2).min(Self::WAIT_MAX);
+        self.next = (self.next * 2).min(self.max);
         tokio::time::sleep(wait.min(left)).await;
         true
     }
@@ -66,12 +68,6 @@ enum CallFailure {
     /// The call may be retried.
     Transient { reason: String, kind: Option<Kind> },
 }
-
-/// A reply of any type.
-type AnyReply = Box<dyn Any + Send>;
-
-/// A boxed future.
-type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 impl Client {
     /// Sends `request` with `send`. Retries until the NameNode answers it, refuses it permanently,
@@ -86,11 +82,11 @@ impl Client {
         Req: Clone + Send + Sync,
         Rep: Send + 'static,
     {
-        let attempt = || -> Boxed<'static, Result<AnyReply, Status>> {
+        let attempt = |channel| -> Boxed<'static, Result<AnyReply, Status>> {
             let mut attempt = Request::new(request.clone());
             let user = self.acts_for.as_ref().unwrap_or(&self.inner.user);
             self.inner.options.credentials.sign(attempt.metadata_mut(), user);
-            let reply = send(&self.inner.rpc, attempt);
+            let reply = send(&Rpc::new(channel).max_decoding_message_size(REPLY_BYTES_MAX), attempt);
             Box::pin(async { Ok(Box::new(reply.await?.into_inner()) as AnyReply) })
         };
         let reply = self.retry(what, &attempt).await?;
@@ -102,7 +98,7 @@ impl Client {
     fn retry<'a>(
         &'a self,
         what: Operation<'a>,
-        attempt: &'a (dyn Fn() -> Boxed<'static, Result<AnyReply, Status>> + Sync),
+        attempt: &'a SendCall<'a>,
     ) -> Boxed<'a, Result<AnyReply, ClientError>> {
         Box::pin(async move {
             let deadline = self.inner.options.config.deadline.0;
@@ -111,25 +107,32 @@ impl Client {
             // The timeout of one attempt is a fraction of the deadline, so that a call that hangs
             // can be retried.
             let one = (deadline / 4).clamp(Duration::from_secs(1), Duration::from_secs(15));
+            let masters = &self.inner.masters;
             let mut backoff = Backoff::new();
-            let namenode = format!("the NameNode at {}", self.inner.options.namenode);
+            if !masters.is_single() {
+                backoff.max = Backoff::WAIT_MAX_OF_SEVERAL;
+            }
+            let namenode = format!("the NameNode at {}", masters.addrs());
             let mut wait = WaitReport::until(end, self.inner.options.listener.as_ref());
             let mut why = "it does not answer".to_owned();
             let mut received: Option<(String, Option<Kind>)> = None;
             loop {
                 let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-                let asking = tokio::time::timeout(one.min(left), attempt());
-                let answer = wait.during(&namenode, &why, asking).await;
+                let answer = wait.during(&namenode, &why, masters.call(one, left, attempt)).await;
                 let failed = match answer {
-                    Ok(Ok(reply)) => return Ok(reply),
-                    Ok(Err(status)) => self.classify(&status),
+                    Ok(reply) => return Ok(reply),
+                    Err(CallError::Status(status)) => self.classify(&status),
                     // The deadline cut this attempt short. Report the reason of the previous attempt.
-                    Err(_) if left < one && received.is_some() => {
+                    Err(CallError::Silent) if left < one && received.is_some() => {
                         let (reason, kind) = received.take().unwrap_or_default();
                         CallFailure::Transient { reason, kind }
                     }
-                    Err(_) => {
+                    Err(CallError::Silent) => {
                         CallFailure::Transient { reason: format!("{namenode} does not answer"), kind: None }
+                    }
+                    Err(CallError::NoLeader(tried)) => {
+                        let reason = ClientError::NoLeader { tried }.to_string();
+                        CallFailure::Transient { reason, kind: None }
                     }
                 };
                 match failed {
@@ -188,7 +191,7 @@ impl Client {
             | Code::Cancelled
             | Code::Aborted
             | Code::DeadlineExceeded => {
-                let addr = &self.inner.options.namenode;
+                let addr = self.inner.masters.addrs();
                 let reason = format!("the NameNode at {addr} does not answer ({cause})");
                 CallFailure::Transient { reason, kind: None }
             }
@@ -207,14 +210,14 @@ impl Client {
     /// Returns the error for a NameNode that is reachable, but has a different TLS setting from
     /// this client.
     fn tls_mismatch(&self, cause: &str) -> ClientError {
-        tls_mismatch(&self.inner.options.namenode, cause)
+        tls_mismatch(&self.inner.masters.addrs(), cause)
     }
 
     /// Returns the error for a stream that has ended early.
     pub(super) fn interrupted(&self, status: &Status) -> ClientError {
         from_status(status).map_or_else(
             || ClientError::Unreachable {
-                addr: self.inner.options.namenode.clone(),
+                addr: self.inner.masters.addr(self.inner.masters.leader().at).to_owned(),
                 reason: cause_of(status),
             },
             ClientError::Refused,
@@ -222,7 +225,7 @@ impl Client {
     }
 
     fn wrong_peer(&self, why: &str) -> CallFailure {
-        let addr = &self.inner.options.namenode;
+        let addr = self.inner.masters.addrs();
         let message = format!(
             "the server at {addr} is not a Fermata NameNode, or it requires TLS ({why}): give another address with \
              --namenode, or set security.dir"
@@ -242,15 +245,6 @@ pub(super) fn tls_mismatch(addr: &str, cause: &str) -> ClientError {
 /// Error texts of the transport for a peer that does not use HTTP/2 or gRPC.
 const WRONG_PROTOCOL_ERRORS: [&str; 3] =
     ["frame with invalid size", "unspecific protocol error", "invalid compression flag"];
-
-/// Returns the innermost cause, for example "connection refused" instead of "transport error".
-pub(super) fn root_cause(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
-}
 
 /// Returns the message of a status or its cause, without the metadata that `Display` of a status
 /// adds.

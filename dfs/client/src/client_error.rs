@@ -29,6 +29,12 @@ pub enum ClientError {
         /// The error of the last attempt.
         reason: String,
     },
+    /// None of several NameNodes leads.
+    #[error("no NameNode answers: {tried}")]
+    NoLeader {
+        /// What is wrong with each of them.
+        tried: String,
+    },
     /// A DataNode needed the NameNode, which did not answer.
     #[error("the NameNode does not answer the DataNodes: {reason}")]
     NameNodeUnreachableFromNodes {
@@ -119,9 +125,12 @@ impl ClientError {
     /// request, and may be temporary.
     pub fn is_unavailable(&self) -> bool {
         match self {
-            Self::Unreachable { .. } | Self::NameNodeUnreachableFromNodes { .. } => true,
+            Self::Unreachable { .. } | Self::NoLeader { .. } | Self::NameNodeUnreachableFromNodes { .. } => {
+                true
+            }
             Self::Deadline { kind, .. } => {
-                matches!(kind, None | Some(Kind::Safemode | Kind::ManualSafemode | Kind::Unavailable))
+                let kind = kind.unwrap_or(Kind::Unavailable);
+                matches!(kind, Kind::Safemode | Kind::ManualSafemode | Kind::Unavailable | Kind::NotLeader)
             }
             _ => false,
         }
@@ -134,7 +143,7 @@ impl ClientError {
         let text = |text: String| text.replace(hidden.name(), to.name());
         let path = |path: DfsPath| if path == *hidden { to.clone() } else { path };
         match self {
-            Self::Refused(Error { kind, message }) => Self::Refused(Error::new(kind, text(message))),
+            Self::Refused(error) => Self::Refused(Error { message: text(error.message), ..error }),
             Self::Deadline { what, seconds, last, kind } => {
                 Self::Deadline { what: text(what), seconds, last: text(last), kind }
             }

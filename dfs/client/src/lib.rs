@@ -8,12 +8,14 @@
 //! verified.
 //!
 //! [`bulk`], [`checksum`], [`error`], [`ids`] and [`path`] are also used by the NameNode and the
-//! DataNode.
+//! DataNode, and [`masters`] by the clients of the JobTracker.
 
 pub mod bulk;
 pub mod checksum;
 pub mod error;
+pub mod group;
 pub mod ids;
+pub mod masters;
 pub mod path;
 
 mod admin;
@@ -51,6 +53,8 @@ pub use writer::FileWriter;
 
 use crate::path::DfsPath;
 use connection::{BufferPool, IdleConnections, Timeouts};
+use daemon::MasterAddrs;
+use masters::{ConnectError, Masters};
 use parking_lot::Mutex;
 use security::{Connector, Credentials, Role};
 use std::sync::{Arc, atomic::AtomicBool};
@@ -70,8 +74,8 @@ const REPLY_BYTES_MAX: usize = 64 << 20;
 /// Options of a client.
 #[derive(Debug, Clone)]
 pub struct ClientOptions {
-    /// Address of the NameNode, `host:port`.
-    pub namenode: String,
+    /// Address of the NameNode, `host:port`, or of all members of its group.
+    pub namenode: MasterAddrs,
     /// The user name. A cluster without authentication accepts it without proof. In a cluster with
     /// authentication it is the user that the caller acts for, if that is not the user of the
     /// credentials.
@@ -85,15 +89,18 @@ pub struct ClientOptions {
     /// Is called when an operation waits for longer than two seconds. If there is a listener, the
     /// client does not wait for a safemode that only an operator can end.
     pub listener: Option<Listener>,
+    /// With several NameNodes: how long a call waits for the leader before the others are asked.
+    pub silence: Duration,
 }
 
 impl ClientOptions {
     /// Creates options without credentials. The user is `FERMATA_USER` or else the account, and the
     /// host name is that of the system.
-    pub fn new(namenode: impl Into<String>, config: daemon::config::ClientConfig) -> Self {
+    pub fn new(namenode: impl Into<MasterAddrs>, config: daemon::config::ClientConfig) -> Self {
         let host = daemon::host_name();
         let (user, credentials) = (daemon::account::user(), Credentials::default());
-        Self { namenode: namenode.into(), user, credentials, host, config, listener: None }
+        let (namenode, silence) = (namenode.into(), masters::SILENCE);
+        Self { namenode, user, credentials, host, config, listener: None, silence }
     }
 
     /// Sets the credentials. If they contain a user name, also sets the user name.
@@ -117,7 +124,7 @@ pub struct Client {
 
 struct Inner {
     options: ClientOptions,
-    rpc: rpc::Rpc,
+    masters: Masters,
     user: MetadataValue<Ascii>,
     connector: Connector,
     /// Identifies this client as the writer of its files.
@@ -132,45 +139,49 @@ struct Inner {
 }
 
 impl Client {
-    /// Connects to the NameNode. Fails after `connect_timeout`; the error contains `host:port`.
-    pub async fn connect(options: ClientOptions) -> Result<Client> {
-        let addr = options.namenode.clone();
-        let unreachable = |reason: String| ClientError::Unreachable { addr: addr.clone(), reason };
+    /// Returns the NameNodes, and the user name as it is sent to them. Connects to none.
+    fn masters(options: &ClientOptions) -> Result<(Masters, MetadataValue<Ascii>)> {
         let user = MetadataValue::try_from(&options.user).map_err(|_| {
             let message = format!("user name {:?} is not plain ASCII: set FERMATA_USER", options.user);
             ClientError::Refused(crate::error::Error::new(crate::error::Kind::Invalid, message))
         })?;
         let limit = options.config.connect_timeout.0;
-        let endpoint = options
-            .credentials
-            .endpoint(&addr, Role::NameNode)
-            .ok_or_else(|| unreachable("not an address: write host:port".into()))?
-            .with(|endpoint| {
-                endpoint
-                    .connect_timeout(limit)
-                    .tcp_nodelay(true)
-                    .tcp_keepalive(Some(Duration::from_secs(30)))
-                    .http2_keep_alive_interval(Duration::from_secs(10))
-                    .keep_alive_timeout(Duration::from_secs(10))
-            });
-        let channel = match tokio::time::timeout(limit, endpoint.connect()).await {
-            Ok(connected) => connected.map_err(|error| {
-                let cause = call::root_cause(&error);
-                if security::tls_mismatch(&cause).is_some() {
-                    call::tls_mismatch(&addr, &cause)
-                } else {
-                    unreachable(cause)
-                }
-            })?,
-            Err(_) => return Err(unreachable(format!("no answer within {limit:?}"))),
-        };
-        let rpc = rpc::Rpc::new(channel).max_decoding_message_size(REPLY_BYTES_MAX);
+        let (credentials, own) = (options.credentials.clone(), user.clone());
+        let masters = Masters::new(Role::NameNode, &options.namenode, credentials, own, |endpoint| {
+            endpoint
+                .connect_timeout(limit)
+                .tcp_nodelay(true)
+                .tcp_keepalive(Some(Duration::from_secs(30)))
+                .http2_keep_alive_interval(Duration::from_secs(10))
+                .keep_alive_timeout(Duration::from_secs(10))
+        });
+        let masters = masters.map_err(|_| ClientError::Unreachable {
+            addr: options.namenode.to_string(),
+            reason: "not an address: write host:port".into(),
+        })?;
+        Ok((masters.with_silence(options.silence), user))
+    }
+
+    /// Connects to the NameNode. Fails after `connect_timeout`; the error contains `host:port`. With
+    /// several NameNodes, finds the one that leads.
+    pub async fn connect(options: ClientOptions) -> Result<Client> {
+        let addr = options.namenode.to_string();
+        let unreachable = |reason: String| ClientError::Unreachable { addr: addr.clone(), reason };
+        let limit = options.config.connect_timeout.0;
+        let (masters, user) = Self::masters(&options)?;
+        masters.connect(limit).await.map_err(|error| match error {
+            ConnectError::NoLeader(tried) => ClientError::NoLeader { tried },
+            ConnectError::Unreachable(cause) if security::tls_mismatch(&cause).is_some() => {
+                call::tls_mismatch(&addr, &cause)
+            }
+            ConnectError::Unreachable(cause) => unreachable(cause),
+        })?;
         let holder = format!("{}@{}:{}", options.user, options.host, uuid::Uuid::new_v4());
         let connector = options.credentials.connector(Role::DataNode);
         let inner = Inner {
             connector,
             options,
-            rpc,
+            masters,
             user,
             holder,
             leases: Mutex::default(),
@@ -192,6 +203,16 @@ impl Client {
         Ok(Client { inner: self.inner.clone(), acts_for: Some(acts_for) })
     }
 
+    /// Returns the address of the NameNode that leads, as far as this client knows.
+    pub fn leader(&self) -> &str {
+        self.inner.masters.addr(self.inner.masters.leader().at)
+    }
+
+    /// Completes when this client uses another NameNode than now, because another one leads.
+    pub fn leader_changed(&self) -> impl Future<Output = ()> + use<> {
+        self.inner.masters.leader_changed()
+    }
+
     /// Returns whether the cluster is closed: this client has credentials.
     pub fn is_closed(&self) -> bool {
         self.inner.options.credentials.name().is_some()
@@ -204,7 +225,9 @@ impl Client {
         let mut backoff = call::Backoff::new();
         loop {
             match Self::connect(options.clone()).await {
-                Err(error @ ClientError::Unreachable { .. }) if backoff.sleep_until(end).await => {
+                Err(error @ (ClientError::Unreachable { .. } | ClientError::NoLeader { .. }))
+                    if backoff.sleep_until(end).await =>
+                {
                     tracing::debug!(%error, "retrying to connect");
                 }
                 other => return other,

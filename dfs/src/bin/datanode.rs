@@ -2,7 +2,7 @@
 //! `fermata_dfs::datanode::run`.
 
 use clap::Parser;
-use daemon::{Bytes, Period, lifecycle::DaemonArgs};
+use daemon::{Bytes, MasterAddrs, Period, lifecycle::DaemonArgs};
 use std::{path::PathBuf, process::ExitCode};
 
 /// Stores blocks of the file system on the disks of this machine and serves them
@@ -26,9 +26,9 @@ struct Args {
     /// Data folder for blocks, preferably one per disk; may be given several times
     #[arg(long = "dir", value_name = "FOLDER")]
     dirs: Vec<PathBuf>,
-    /// Address of the NameNode
+    /// Address of the NameNode, host:port; of several NameNodes with commas
     #[arg(long, value_name = "HOST:PORT")]
-    namenode: Option<String>,
+    namenode: Option<MasterAddrs>,
     /// Free space to leave on each disk, e.g. 1GiB
     #[arg(long, value_name = "SIZE")]
     reserve: Option<Bytes>,

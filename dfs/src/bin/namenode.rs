@@ -18,6 +18,12 @@ struct Args {
     /// Folder for the edit log and snapshots
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// ID of this namenode in its group, from 1; 0 for the only namenode [default: 0]
+    #[arg(long, value_name = "ID")]
+    member: Option<u64>,
+    /// Addresses of other namenodes of the group, which this one joins if its folder is empty
+    #[arg(long, value_name = "ADDR[,...]", value_delimiter = ',')]
+    join: Option<Vec<String>>,
     /// Default number of replicas of a new file
     #[arg(long, value_name = "N")]
     replication: Option<u32>,
@@ -33,10 +39,12 @@ struct Args {
 
 impl Args {
     fn override_config(&self, config: &mut Config) {
-        let Self { listen, dir, replication, block_size, .. } = self;
+        let Self { listen, dir, member, join, replication, block_size, .. } = self;
         let to = &mut config.namenode;
         to.listen = listen.clone().unwrap_or_else(|| to.listen.clone());
         to.dir = dir.clone().unwrap_or_else(|| to.dir.clone());
+        to.member = member.unwrap_or(to.member);
+        to.join = join.clone().unwrap_or_else(|| to.join.clone());
         to.replication = replication.unwrap_or(to.replication);
         to.block_size = block_size.unwrap_or(to.block_size);
     }

@@ -35,19 +35,17 @@ pub(super) fn start(node: &Arc<Node>) -> io::Result<()> {
 fn run_worker(node: &Node, queue: &Receiver<QueuedCommand>) {
     let queues = &node.command_queues;
     loop {
-        let (registration, command) = select_biased! {
+        let (period, command) = select_biased! {
             recv(node.stop.channel()) -> _ => return,
             recv(queue) -> next => next.expect("the node has the sender"),
         };
         match *command {
             BlockCommand::Copy { block, nonce, length, targets, token } => {
                 copy(node, (block, nonce), length, &targets, token);
-                if queues.copy_ended() {
-                    node.store.pending_reports.wake();
-                }
+                queues.copy_ended();
             }
             BlockCommand::Delete { blocks, newest } => {
-                node.store.delete(&blocks, newest, || queues.is_current(registration));
+                node.store.delete(&blocks, newest, || queues.permit_deletion(period));
             }
             BlockCommand::Check(block) => {
                 queues.check_taken([block]);

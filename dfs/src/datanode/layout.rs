@@ -36,7 +36,8 @@ pub(super) struct Version {
     /// set back.
     #[serde(default)]
     pub(super) incarnation: u64,
-    /// The start of the NameNode with which the DataNode last registered.
+    /// The newest start of the NameNode, or leadership in its group, that the DataNode has
+    /// acknowledged.
     #[serde(default)]
     pub(super) namenode_start: NameNodeStart,
 }

@@ -7,7 +7,8 @@
 //!    ▼
 //!  store ─ partial ─ volume ─ disk      which replica is in which folder; the files themselves
 //!    │  └─ open, space                  start; measuring free space on its own thread
-//! pending_reports ─► link ─► NameNode   heartbeats on a small runtime; the data path does not wait
+//! pending_reports ─► link ─► NameNode   heartbeats on a small runtime; the data path does not wait;
+//!                     │                 one link per NameNode
 //!                     └─► queues ─► commands   copies, deletions, checks
 //!                         scrub         reads all replicas slowly and verifies them
 //! ```
@@ -42,6 +43,7 @@ mod volume;
 pub use error::DataNodeError;
 
 use daemon::{
+    MasterAddrs,
     config::{Config, DataNodeConfig},
     lifecycle::DaemonArgs,
 };
@@ -74,16 +76,17 @@ const REPORT_GRACE: Duration = Duration::from_secs(1);
 pub struct DataNode {
     node: Arc<Node>,
     address: DataNodeAddress,
-    namenode: String,
+    namenodes: MasterAddrs,
     ready: watch::Receiver<bool>,
     fatal_error: Mutex<mpsc::UnboundedReceiver<DataNodeError>>,
     accepting: Vec<JoinHandle<()>>,
-    link: JoinHandle<()>,
+    /// One task per NameNode.
+    links: Vec<JoinHandle<()>>,
 }
 
 impl DataNode {
     /// Opens the data folders, binds the address, starts to serve, and starts to register with the
-    /// NameNode.
+    /// NameNodes.
     pub async fn start(config: &Config) -> Result<Self, DataNodeError> {
         Self::start_on(config, Arc::new(RealDisk)).await
     }
@@ -91,6 +94,7 @@ impl DataNode {
     async fn start_on(config: &Config, disk: Arc<dyn Disk>) -> Result<Self, DataNodeError> {
         let (fatal_error, fatal_errors) = mpsc::unbounded_channel();
         config.check()?;
+        let namenodes = config.cluster.namenode.clone();
         let settings = config.datanode.clone();
         let listener = daemon::listen::bind(&settings.listen, config)?;
         let guard = Guard::new(config, security::Role::DataNode)?;
@@ -111,6 +115,7 @@ impl DataNode {
         let address = address_of(&settings, bound, store.uuid, socket);
         let node = Arc::new(Node {
             config: settings,
+            epoch: node::AcknowledgedEpoch::new(store.namenode_start().epoch),
             store,
             connections: node::Connections::new(config.datanode.transfers_max as usize),
             command_queues: queues::CommandQueues::default(),
@@ -118,34 +123,35 @@ impl DataNode {
             blocks: guard.block_key(),
             guard,
             connector: credentials.connector(security::Role::DataNode),
-            queries: node::NameNodeQueries::new(&credentials, &config.cluster.namenode)?,
+            queries: node::NameNodeQueries::new(&credentials, &namenodes)?,
             credentials,
         });
         let (ready, is_ready) = watch::channel(false);
-        let link =
-            link::Link::new(node.clone(), &config.cluster.namenode, address.clone(), ready, fatal_error)?;
+        let link = |namenode: &String| {
+            link::Link::new(node.clone(), namenode, address.clone(), ready.clone(), fatal_error.clone())
+        };
+        let links = namenodes.iter().map(link).collect::<Result<Vec<_>, _>>()?;
         commands::start(&node).map_err(DataNodeError::Thread)?;
         let scrubbed = node.clone();
         let scrubber = std::thread::Builder::new().name("scrub".into());
         scrubber.spawn(move || scrub::run(&scrubbed)).map_err(DataNodeError::Thread)?;
         space::start(&node).map_err(DataNodeError::Thread)?;
-        let link = tokio::spawn(link.run());
+        let links = links.into_iter().map(|link| tokio::spawn(link.run())).collect();
         let mut accepting = vec![tokio::spawn(server::accept_bulk(node.clone(), listener))];
         accepting.extend(local.map(|local| tokio::spawn(server::accept_local(node.clone(), local))));
         tracing::info!(node = address.node, uuid = address.uuid, addr = address.data_addr, "serving blocks");
-        let namenode = config.cluster.namenode.clone();
         Ok(Self {
             node,
             address,
-            namenode,
+            namenodes,
             ready: is_ready,
             fatal_error: Mutex::new(fatal_errors),
             accepting,
-            link,
+            links,
         })
     }
 
-    /// Waits until the NameNode has accepted the registration and the first full report.
+    /// Waits until the leading NameNode has accepted the registration and the first full report.
     pub async fn ready(&self) -> Result<(), DataNodeError> {
         let mut ready = self.ready.clone();
         tokio::select! {
@@ -190,12 +196,14 @@ impl DataNode {
         if known {
             wait_until(REPORT_GRACE, || self.node.store.pending_reports.is_empty()).await;
         }
-        // Wait until the task of the link has ended. Another heartbeat after the report of the stop
-        // would make the node live again.
-        self.link.abort();
-        (&mut self.link).await.ok();
+        // Wait until the tasks of the links have ended. Another heartbeat after the report of the
+        // stop would make the node live again.
+        for link in self.links.drain(..) {
+            link.abort();
+            link.await.ok();
+        }
         if known {
-            link::report_stop(&self.node, &self.namenode, &self.address.uuid).await;
+            link::report_stop(&self.node, &self.namenodes).await;
         }
         self.node.stop.begin_stop();
         self.node.connections.close();
@@ -216,7 +224,7 @@ async fn wait_until(limit: Duration, holds: impl Fn() -> bool) {
 impl Drop for DataNode {
     fn drop(&mut self) {
         self.accepting.iter().for_each(JoinHandle::abort);
-        self.link.abort();
+        self.links.iter().for_each(JoinHandle::abort);
         self.node.stop.begin_stop();
         self.node.connections.close();
         let folders: Vec<&Path> = self.node.store.volumes.iter().map(|volume| volume.paths.root()).collect();

@@ -1,20 +1,19 @@
 //! The state that the threads of a DataNode share.
 
-use super::{queues::CommandQueues, store::Store};
+use super::{error::Refusal, layout::NameNodeStart, queues::CommandQueues, store::Store};
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded};
 use daemon::config::DataNodeConfig;
+use dfs_client::masters::Masters;
 use parking_lot::Mutex;
-use proto::dfs::block_reports_client::BlockReportsClient;
 use security::{BlockKey, ConnectionLimiter, Connector, Credentials, Guard};
 use std::{
     convert::Infallible,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
-use tonic::transport::Channel;
 
 /// A running DataNode.
 #[derive(Debug)]
@@ -23,16 +22,17 @@ pub(super) struct Node {
     pub(super) store: Store,
     pub(super) connections: Connections,
     pub(super) command_queues: CommandQueues,
+    pub(super) epoch: AcknowledgedEpoch,
     pub(super) stop: StopSignal,
     /// The access policy for callers.
     pub(super) guard: Guard,
     /// The key to verify the tokens of callers.
     pub(super) blocks: BlockKey,
-    /// The credentials for calls to the NameNode.
+    /// The credentials for calls to the NameNodes.
     pub(super) credentials: Credentials,
     /// The TLS settings for connections to other DataNodes.
     pub(super) connector: Connector,
-    /// Sends queries to the NameNode from blocking threads.
+    /// Sends queries to the leading NameNode from blocking threads.
     pub(super) queries: NameNodeQueries,
 }
 
@@ -40,6 +40,50 @@ impl Node {
     /// Returns the ID of the node as text.
     pub(super) fn uuid(&self) -> String {
         self.store.uuid.to_string()
+    }
+
+    /// Acknowledges a start of the NameNode: stores it durably, then drops queued deletions and
+    /// waits until the running one has ended. So no NameNode of an earlier epoch deletes a replica
+    /// of this node any more, and every replica that it has deleted is in `pending_reports`.
+    /// `forget` drops the deletions also if the epoch is not new. Does nothing if the node knows a
+    /// later start. Blocks.
+    pub(super) fn acknowledge(
+        &self,
+        cluster_id: &str,
+        start: &NameNodeStart,
+        forget: bool,
+    ) -> Result<(), Refusal> {
+        let _changing = self.epoch.changing.lock();
+        let known = self.store.namenode_start();
+        if start.epoch < known.epoch {
+            return Ok(());
+        }
+        if *start != known || self.store.cluster_id().is_empty() {
+            self.store.join_cluster(cluster_id, start.clone())?;
+        }
+        if forget || start.epoch > self.epoch.get() {
+            self.command_queues.forget_deletions();
+            self.epoch.epoch.store(start.epoch, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+}
+
+/// The epoch that this node has acknowledged: the highest that any NameNode has sent it. It is
+/// stored in `VERSION` (`Store::namenode_start`) before it is here.
+#[derive(Debug)]
+pub(super) struct AcknowledgedEpoch {
+    epoch: AtomicU64,
+    changing: Mutex<()>,
+}
+
+impl AcknowledgedEpoch {
+    pub(super) fn new(epoch: u64) -> Self {
+        Self { epoch: AtomicU64::new(epoch), changing: Mutex::default() }
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.epoch.load(Ordering::SeqCst)
     }
 }
 
@@ -127,9 +171,9 @@ impl<T, F: FnMut() -> T> Drop for OnDrop<T, F> {
     }
 }
 
-/// Sends queries to the NameNode from the threads that transfer blocks.
+/// Sends queries to the leading NameNode from the threads that transfer blocks.
 #[derive(Debug)]
 pub(super) struct NameNodeQueries {
-    pub(super) client: BlockReportsClient<Channel>,
+    pub(super) masters: Masters,
     pub(super) runtime: tokio::runtime::Handle,
 }

@@ -1,18 +1,19 @@
 //! The queues for the commands of the NameNode.
 //!
 //! The queues are bounded. A command that does not fit is dropped and logged; the NameNode sends it
-//! again. Deletions that were queued before a new registration are dropped, because the NameNode
-//! may have changed its decision.
+//! again. Deletions that were queued before a new registration or a new epoch are dropped, because
+//! the NameNode may have changed its decision, or another NameNode decides now.
 
 use crossbeam::channel::{Receiver, Sender, bounded};
 use dfs_client::ids::{BlockId, Nonce};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use proto::dfs::DataNodeAddress;
 use security::BlockToken;
 use std::{
     collections::HashSet,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::atomic::{AtomicU64, Ordering},
 };
+use tokio::sync::Notify;
 
 const QUEUE_COMMANDS_MAX: usize = 10_000;
 
@@ -42,8 +43,8 @@ pub(super) enum BlockCommand {
     Check(BlockId),
 }
 
-/// A command, and the number of the registration in which it was queued. The command is in a box,
-/// because a queue allocates the memory for all its entries at once.
+/// A command, and the period in which it was accepted. The command is in a box, because a queue
+/// allocates the memory for all its entries at once.
 pub(super) type QueuedCommand = (u64, Box<BlockCommand>);
 
 /// The queues. Copies wait for the network and the other commands for the disk, so they have
@@ -54,11 +55,13 @@ pub(super) struct CommandQueues {
     deletions_and_checks: (Sender<QueuedCommand>, Receiver<QueuedCommand>),
     /// Blocks with a check in `deletions_and_checks`.
     checks: Mutex<HashSet<BlockId>>,
-    /// The number of the current registration. Deletions of an older registration are dropped.
-    registration: AtomicU64,
-    /// Whether a copy has ended and no other was waiting, since [`Self::take_copies_ran_out`] was
-    /// last called.
-    copies_ran_out: AtomicBool,
+    /// The number of the current period. Deletions of an older period are dropped. A new period
+    /// begins with each registration and each epoch.
+    period: AtomicU64,
+    /// Locked while a replica is deleted.
+    deleting: Mutex<()>,
+    /// Notified when a copy has ended and no other is waiting.
+    copies_ran_out: Notify,
 }
 
 impl Default for CommandQueues {
@@ -67,14 +70,22 @@ impl Default for CommandQueues {
             copies: bounded(QUEUE_COMMANDS_MAX),
             deletions_and_checks: bounded(QUEUE_COMMANDS_MAX),
             checks: Mutex::default(),
-            registration: AtomicU64::new(0),
-            copies_ran_out: AtomicBool::new(false),
+            period: AtomicU64::new(0),
+            deleting: Mutex::default(),
+            copies_ran_out: Notify::new(),
         }
     }
 }
 
 impl CommandQueues {
-    pub(super) fn add(&self, command: BlockCommand) {
+    /// Returns the current period. It must be read before the epoch of a command is checked: if a
+    /// new epoch begins in between, the command is of an old period.
+    pub(super) fn period(&self) -> u64 {
+        self.period.load(Ordering::SeqCst)
+    }
+
+    /// Adds a command that was accepted in this period.
+    pub(super) fn add(&self, period: u64, command: BlockCommand) {
         let check = if let BlockCommand::Check(block) = command { Some(block) } else { None };
         // Ignore a check that is already queued: the NameNode sends a check again if it gets no
         // report.
@@ -86,8 +97,7 @@ impl CommandQueues {
         } else {
             &self.deletions_and_checks
         };
-        let registration = self.registration.load(Ordering::SeqCst);
-        if let Err(full) = queue.0.try_send((registration, Box::new(command))) {
+        if let Err(full) = queue.0.try_send((period, Box::new(command))) {
             tracing::warn!(command = ?full.into_inner().1, "command queue full: command dropped");
             self.check_taken(check);
         }
@@ -110,28 +120,28 @@ impl CommandQueues {
         }
     }
 
-    /// Records that a copy has ended. Returns true if no other copy is waiting.
-    pub(super) fn copy_ended(&self) -> bool {
-        let last = self.copies().is_empty();
-        if last {
-            self.copies_ran_out.store(true, Ordering::SeqCst);
+    /// Records that a copy has ended.
+    pub(super) fn copy_ended(&self) {
+        if self.copies().is_empty() {
+            self.copies_ran_out.notify_one();
         }
-        last
     }
 
-    /// Returns whether, since the previous call, a copy has ended and no other was waiting.
-    pub(super) fn take_copies_ran_out(&self) -> bool {
-        self.copies_ran_out.swap(false, Ordering::SeqCst)
+    /// Waits until, since the previous call, a copy has ended and no other was waiting.
+    pub(super) async fn copies_ran_out(&self) {
+        self.copies_ran_out.notified().await;
     }
 
-    /// Begins a new registration, which cancels the deletions that are queued or running.
+    /// Begins a new period: drops the queued deletions, and waits until the running one has ended.
     pub(super) fn forget_deletions(&self) {
-        self.registration.fetch_add(1, Ordering::SeqCst);
+        self.period.fetch_add(1, Ordering::SeqCst);
+        drop(self.deleting.lock());
     }
 
-    /// Returns whether this is the number of the current registration.
-    pub(super) fn is_current(&self, registration: u64) -> bool {
-        self.registration.load(Ordering::SeqCst) == registration
+    /// Returns the permit to delete one replica, if this period is the current one.
+    pub(super) fn permit_deletion(&self, period: u64) -> Option<MutexGuard<'_, ()>> {
+        let permit = self.deleting.lock();
+        (self.period() == period).then_some(permit)
     }
 }
 
@@ -143,13 +153,13 @@ mod tests {
     fn a_check_is_queued_once_and_again_after_it_was_taken() {
         let queues = CommandQueues::default();
         for _ in 0..3 {
-            queues.add(BlockCommand::Check(BlockId(1)));
+            queues.add(0, BlockCommand::Check(BlockId(1)));
         }
-        queues.add(BlockCommand::Check(BlockId(2)));
+        queues.add(0, BlockCommand::Check(BlockId(2)));
         assert_eq!(queues.deletions_and_checks().len(), 2);
         queues.deletions_and_checks().recv().unwrap();
         queues.check_taken([BlockId(1)]);
-        queues.add(BlockCommand::Check(BlockId(1)));
+        queues.add(0, BlockCommand::Check(BlockId(1)));
         assert_eq!(queues.deletions_and_checks().len(), 2);
     }
 
@@ -157,11 +167,11 @@ mod tests {
     fn a_full_queue_drops_commands_that_can_be_sent_again() {
         let queues = CommandQueues::default();
         for block in 0..=QUEUE_COMMANDS_MAX as u64 {
-            queues.add(BlockCommand::Check(BlockId(block)));
+            queues.add(0, BlockCommand::Check(BlockId(block)));
         }
         assert_eq!(queues.deletions_and_checks().len(), QUEUE_COMMANDS_MAX);
         queues.deletions_and_checks().recv().unwrap();
-        queues.add(BlockCommand::Check(BlockId(QUEUE_COMMANDS_MAX as u64)));
+        queues.add(0, BlockCommand::Check(BlockId(QUEUE_COMMANDS_MAX as u64)));
         assert_eq!(queues.deletions_and_checks().len(), QUEUE_COMMANDS_MAX);
     }
 }

@@ -101,7 +101,7 @@ pub(super) struct State {
     pub(super) partials: HashMap<BlockId, Arc<PartialReplica>>,
     pub(super) volumes: Vec<VolumeState>,
     pub(super) cluster_id: String,
-    /// The start of the NameNode that the node last registered with.
+    /// The newest start of the NameNode that the node has acknowledged.
     pub(super) namenode_start: NameNodeStart,
     /// The folder at which the next search for free space starts.
     pub(super) next_volume: usize,
@@ -173,7 +173,7 @@ impl Store {
         self.state.lock().cluster_id.clone()
     }
 
-    /// Returns the start of the NameNode that the node last registered with.
+    /// Returns the newest start of the NameNode that the node has acknowledged.
     pub(super) fn namenode_start(&self) -> NameNodeStart {
         self.state.lock().namenode_start.clone()
     }
@@ -319,17 +319,18 @@ impl Store {
         self.state.lock().serial
     }
 
-    /// Deletes replicas, including quarantined ones, as long as `should_continue` returns true. A
-    /// replica with a higher serial number than `newest` is newer than the order to delete it, and
-    /// is kept.
-    pub(super) fn delete(
+    /// Deletes replicas, including quarantined ones, as long as `permit` returns a permit, which is
+    /// held while a replica is deleted. A replica with a higher serial number than `newest` is newer
+    /// than the order to delete it, and is kept.
+    pub(super) fn delete<Permit>(
         &self,
         blocks: &[(BlockId, Nonce)],
         newest: u64,
-        should_continue: impl Fn() -> bool,
+        permit: impl Fn() -> Option<Permit>,
     ) {
         let mut count = 0;
-        for (block, nonce) in blocks.iter().copied().take_while(|_| should_continue()) {
+        for (block, nonce) in blocks.iter().copied() {
+            let Some(_permit) = permit() else { break };
             let _lock = self.locks.lock(block);
             let found = self.find(block);
             if found.is_some_and(|replica| replica.nonce != nonce) {
@@ -362,7 +363,7 @@ impl Store {
     pub(super) fn post_checked(&self, block: BlockId, replica: Replica) {
         let state = self.state.lock();
         if state.replicas.get(&block) == Some(&replica) {
-            self.pending_reports.post_if_absent(block, ReplicaEvent::Checked);
+            self.pending_reports.post([(block, ReplicaEvent::Checked)]);
         }
     }
 

@@ -3,7 +3,7 @@
 //! lost or partly lost at random.
 
 use super::{
-    driver::{Driver, now_since},
+    driver::{Driver, Environment},
     op::{Caller, CommitMove, OnAbandon, Op, Outcome, Request},
     settings::Settings,
     state::State,
@@ -20,7 +20,7 @@ use journal::{
     crash::{CrashDisk, Survive},
 };
 use replication::master::Journal;
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 const CLUSTER: &str = "crash-test";
 const RETRY_CACHE_LIMIT: usize = 1000;
@@ -82,9 +82,9 @@ fn open(disk: &CrashDisk) -> Option<Driver> {
 fn open_with(disk: &CrashDisk, config: &NameNodeConfig) -> Option<Driver> {
     let (Storage { log, namespace, .. }, _) =
         Storage::open_log(Arc::new(disk.clone()), CLUSTER, Recovery::Refuse, RETRY_CACHE_LIMIT).ok()?;
-    let started = Instant::now();
-    let state = State::new(Settings::from(config), namespace, now_since(started));
-    Some(Driver::new(state, Journal::Single(log), started, config))
+    let environment = Environment::of_machine();
+    let state = State::new(Settings::from(config), namespace, environment.now());
+    Some(Driver::new(state, Journal::Single(log), environment, config))
 }
 
 async fn submit(driver: &Driver, op: Op) -> Result<Outcome, Error> {
@@ -142,7 +142,7 @@ async fn run(driver: &Driver, trees: &mut Option<Vec<Vec<String>>>) -> usize {
         let ops = match step {
             Step::Snapshot => {
                 // A snapshot that fails changes nothing, so its error is ignored.
-                let _ = storage::snapshot(driver.log(), CLUSTER, RETRY_CACHE_LIMIT);
+                let _ = storage::snapshot(driver.journal(), CLUSTER, RETRY_CACHE_LIMIT);
                 continue;
             }
             Step::Do(op) => vec![op],
@@ -233,7 +233,7 @@ async fn after_a_failed_rotation_no_unlogged_state_is_returned() {
         submit(&driver, mkdir("/kept")).await.unwrap();
         disk.fail_after(operation);
         assert!(
-            storage::snapshot(driver.log(), CLUSTER, RETRY_CACHE_LIMIT).is_err(),
+            storage::snapshot(driver.journal(), CLUSTER, RETRY_CACHE_LIMIT).is_err(),
             "operation {operation}"
         );
         // No record is pending, so the log counts as durable. The next operation is applied in
@@ -277,7 +277,7 @@ async fn crash_under_load_loses_nothing_acknowledged_and_repeats_are_recognised(
             });
         }
         let acknowledged: Vec<usize> = clients.join_all().await.concat();
-        batched |= driver.log().stats().records > driver.log().stats().batches;
+        batched |= driver.journal().stats().records > driver.journal().stats().batches;
         drop(driver);
         for survive in [Survive::Everything, Survive::SyncedOnly, Survive::Seeded(crash_at)] {
             let driver = open(&disk.after_crash(survive)).unwrap();
@@ -344,6 +344,6 @@ async fn safemode_of_an_operator_is_durable_before_the_reply() {
         let driver = open(&disk).unwrap();
         assert_eq!(driver.set_safemode(on, |state| state.safemode().on).await.unwrap(), on);
         disk = disk.after_crash(Survive::SyncedOnly);
-        assert_eq!(open(&disk).unwrap().in_safemode(), on);
+        assert_eq!(open(&disk).unwrap().is_writable(), !on);
     }
 }

@@ -4,6 +4,10 @@
 //! is the order of the changes in memory. No reply is sent before every record that it could depend
 //! on is durable (ADR 0004). This includes refusals and reads. If no record is pending, the check
 //! is one atomic load.
+//!
+//! A member of a group answers clients only while it leads, and a read or a refusal only when a
+//! quorum has confirmed that it still led after the value was read (ADR 0040). The ticket that says
+//! in which leadership a value was read is taken under the lock under which it was read.
 
 use super::{
     op::{Heartbeat, HeartbeatAnswer, Now, Outcome, Registration, Replica, Request},
@@ -11,23 +15,29 @@ use super::{
 };
 use daemon::config::NameNodeConfig;
 use dfs_client::{
-    error::{Error, Kind},
-    ids::{NodeIncarnation, NodeUuid, StartId},
+    error::{Error, Kind, Leader},
+    ids::{NodeIncarnation, NodeUuid, RequestId, StartId},
 };
-use journal::{Log, codec, log::RECORD_BYTES_MAX};
+use journal::{
+    bugs::{self, Bug},
+    codec,
+    log::RECORD_BYTES_MAX,
+};
 use parking_lot::RwLock;
 use replication::{
     master::Journal,
+    member::Member,
     proposals::{AppendError, NotCommitted, Ticket},
 };
+use security::Role;
 use std::{
     collections::HashSet,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 /// Interval between two calls of [`State::tick`].
-pub(crate) const TICK: Duration = Duration::from_millis(200);
+pub const TICK: Duration = Duration::from_millis(200);
 /// Maximum number of users for whom this process creates home folders. Further users are served,
 /// but get no home folder.
 const HOMES_MAX: usize = 100_000;
@@ -37,55 +47,90 @@ const REPLICA_WAIT: Duration = Duration::from_secs(3);
 
 /// The reply to the registration of a DataNode. `epoch` and `start` identify the start of the
 /// NameNode.
-pub(crate) struct RegistrationReply {
-    pub(crate) cluster_id: String,
-    pub(crate) epoch: u64,
-    pub(crate) start: StartId,
+pub struct RegistrationReply {
+    pub cluster_id: String,
+    pub epoch: u64,
+    pub start: StartId,
+    pub leads: bool,
+}
+
+/// What a driver takes from outside: its clocks and its random numbers. A simulation has its own.
+pub struct Environment {
+    /// The start of the process.
+    pub started: Instant,
+    /// Returns the time of the wall clock.
+    pub wall: Box<dyn Fn() -> SystemTime + Send + Sync>,
+    /// Returns a random ID for a start.
+    pub start_id: Box<dyn Fn() -> StartId + Send + Sync>,
+}
+
+impl Environment {
+    /// Uses the clocks and the random numbers of the machine. The process starts now.
+    pub fn of_machine() -> Self {
+        Self { started: Instant::now(), wall: Box::new(SystemTime::now), start_id: Box::new(StartId::random) }
+    }
+
+    /// Returns the current time.
+    pub fn now(&self) -> Now {
+        let wall = (self.wall)().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Now { mono_ms: self.started.elapsed().as_millis() as u64, wall_ms: wall.as_millis() as u64 }
+    }
 }
 
 /// The NameNode without its sockets.
-pub(crate) struct Driver {
-    state: RwLock<State>,
+pub struct Driver {
+    pub(super) state: RwLock<State>,
     journal: Journal,
-    started: Instant,
+    pub(super) cluster_id: String,
+    /// Number of answers that a snapshot keeps.
+    pub(super) retry_cache: usize,
+    environment: Environment,
     disk_reserve: u64,
     /// Notified when a DataNode has reported replicas.
     replicas_reported: Notify,
     /// Users whose home folder need not be created: it exists, or creating it was refused.
-    homes: RwLock<HashSet<Box<str>>>,
+    pub(super) homes: RwLock<HashSet<Box<str>>>,
 }
 
 impl Driver {
-    pub(crate) fn new(state: State, journal: Journal, started: Instant, config: &NameNodeConfig) -> Self {
+    pub fn new(state: State, journal: Journal, environment: Environment, config: &NameNodeConfig) -> Self {
         Self {
+            cluster_id: state.cluster_id().to_owned(),
+            retry_cache: config.retry_cache,
             state: RwLock::new(state),
             journal,
-            started,
+            environment,
             disk_reserve: config.disk_reserve.0,
             replicas_reported: Notify::new(),
             homes: RwLock::default(),
         }
     }
 
-    pub(crate) fn journal(&self) -> &Journal {
+    pub fn journal(&self) -> &Journal {
         &self.journal
     }
 
-    pub(crate) fn log(&self) -> &Log {
-        self.journal.log()
-    }
-
-    pub(crate) fn cluster_id(&self) -> String {
-        self.state.read().cluster_id().to_owned()
+    pub(crate) fn cluster_id(&self) -> &str {
+        &self.cluster_id
     }
 
     pub(crate) fn now(&self) -> Now {
-        now_since(self.started)
+        self.environment.now()
+    }
+
+    /// Returns a random ID for a leadership.
+    pub(super) fn start_id(&self) -> StartId {
+        (self.environment.start_id)()
+    }
+
+    /// Returns what `ask` reads of the state, without a confirmation that this NameNode still leads.
+    pub fn read<T>(&self, ask: impl FnOnce(&State) -> T) -> T {
+        ask(&self.state.read())
     }
 
     /// Executes an operation of a client. Then `answer` makes the reply from the same state, before
     /// other operations can change it.
-    pub(crate) async fn submit<T>(
+    pub async fn submit<T>(
         &self,
         request: Request,
         answer: impl Fn(&State, Outcome) -> Result<T, Error>,
@@ -95,8 +140,8 @@ impl Driver {
             // Register for the notification before the attempt, so that a report between the two is
             // not missed.
             let reported = self.replicas_reported.notified();
-            let (result, appended) = self.try_submit(request.clone(), &answer);
-            self.wait(appended).await?;
+            let (result, seen) = self.try_submit(request.clone(), &answer)?;
+            self.wait(seen).await?;
             match result {
                 Err(error) if error.kind == Kind::NotYetReplicated => {
                     if tokio::time::timeout_at(deadline, reported).await.is_err() {
@@ -108,22 +153,28 @@ impl Driver {
         }
     }
 
-    /// Returns the reply, and what was appended.
+    /// Returns the reply, and what must be waited for before it is sent.
     fn try_submit<T>(
         &self,
         request: Request,
         answer: impl Fn(&State, Outcome) -> Result<T, Error>,
-    ) -> (Result<T, Error>, Option<Ticket>) {
+    ) -> Result<(Result<T, Error>, Seen), Error> {
         let mut state = self.state.write();
+        self.check_leader(&state)?;
         let mut appended = None;
         let result = self.check_log_capacity(RECORD_BYTES_MAX).and_then(|()| {
-            let handled = state.handle(self.now(), request)?;
+            let id = if bugs::has(Bug::RequestRepeated) {
+                RequestId(self.start_id().0.into())
+            } else {
+                request.id
+            };
+            let handled = state.handle(self.now(), Request { id, ..request })?;
             if let Some(entry) = handled.entry {
                 appended = Some(self.append(&entry.bytes)?);
             }
             answer(&state, handled.outcome)
         });
-        (result, appended)
+        Ok((result, self.seen(appended)))
     }
 
     /// Creates `/user/NAME` at the first call of a user. A refusal does not fail the call, because
@@ -141,19 +192,29 @@ impl Driver {
                 return;
             }
         }
-        match self.make_home(user) {
+        {
+            let state = self.state.read();
+            if !state.is_leader() {
+                return;
+            }
+            if let Ok(true) = state.has_home(user) {
+                self.homes.write().insert(user.into());
+                return;
+            }
+        }
+        let mut state = self.state.write();
+        match self.make_home(&mut state, user) {
             Ok(()) => {}
             Err(error) if error.is_transient() => return,
             Err(error) => tracing::warn!(user, %error, "cannot create the home folder"),
         }
+        // The end of a leadership clears the list under the lock of the state: the folder may not be
+        // committed.
         self.homes.write().insert(user.into());
     }
 
-    fn make_home(&self, user: &str) -> Result<(), Error> {
-        if self.state.read().has_home(user)? {
-            return Ok(());
-        }
-        let mut state = self.state.write();
+    fn make_home(&self, state: &mut State, user: &str) -> Result<(), Error> {
+        self.check_leader(state)?;
         self.check_log_capacity(RECORD_BYTES_MAX)?;
         match state.make_home(self.now(), user)? {
             Some(entry) => self.append(&entry.bytes).map(drop),
@@ -162,9 +223,13 @@ impl Driver {
     }
 
     /// Executes a read-only query.
-    pub(crate) async fn query<T>(&self, ask: impl FnOnce(&State) -> Result<T, Error>) -> Result<T, Error> {
-        let value = ask(&self.state.read());
-        self.wait(None).await?;
+    pub async fn query<T>(&self, ask: impl FnOnce(&State) -> Result<T, Error>) -> Result<T, Error> {
+        let (value, seen) = {
+            let state = self.state.read();
+            self.check_leader(&state)?;
+            (ask(&state), self.seen(None))
+        };
+        self.wait(seen).await?;
         value
     }
 
@@ -174,41 +239,69 @@ impl Driver {
         on: bool,
         answer: impl FnOnce(&State) -> T,
     ) -> Result<T, Error> {
-        let (value, appended) = {
+        let (value, seen) = {
             let mut state = self.state.write();
+            self.check_leader(&state)?;
             self.check_log_capacity(RECORD_BYTES_MAX)?;
             let record = state.set_safemode(self.now(), on);
             let appended = record.map(|record| self.append(&codec::encode(&record))).transpose()?;
-            (answer(&state), appended)
+            (answer(&state), self.seen(appended))
         };
-        self.wait(appended).await?;
+        self.wait(seen).await?;
         Ok(value)
     }
 
-    /// Changes volatile state: nodes, leases.
+    /// Changes volatile state for a client: leases, checks.
     pub(crate) async fn change_volatile<T>(
         &self,
         change: impl FnOnce(&mut State, Now) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let value = change(&mut self.state.write(), self.now());
-        self.wait(None).await?;
+        let (value, seen) = {
+            let mut state = self.state.write();
+            self.check_leader(&state)?;
+            (change(&mut state, self.now()), self.seen(None))
+        };
+        self.wait(seen).await?;
         value
     }
 
-    pub(crate) async fn register(&self, registration: Registration) -> Result<RegistrationReply, Error> {
-        self.change_volatile(|state, now| {
+    /// Processes a report of a DataNode. The answer of a leader waits until what it could depend on
+    /// is durable, and not for a confirmation by a quorum: DataNodes compare epochs. A follower
+    /// answers only from what is committed: a DataNode that has stored an epoch that is never
+    /// committed is refused by all members.
+    async fn report<T>(&self, process: impl FnOnce(&mut State, Now) -> Result<T, Error>) -> Result<T, Error> {
+        let (value, newest) = {
+            let mut state = self.state.write();
+            if !state.is_leader() && self.journal.member().is_some_and(|member| !member.is_committed()) {
+                let why =
+                    "this NameNode does not lead its group any more, and restores its namespace: try again";
+                return Err(Error::new(Kind::Unavailable, why));
+            }
+            let value = process(&mut state, self.now());
+            (value, state.is_leader().then(|| self.journal.newest()))
+        };
+        if let Some(newest) = newest.filter(|_| !bugs::has(Bug::ReportAnsweredEarly)) {
+            let durable = self.journal.wait(newest).await;
+            durable.and_then(|()| self.journal.check()).map_err(|why| self.log_error(&why))?;
+        }
+        value
+    }
+
+    pub async fn register(&self, registration: Registration) -> Result<RegistrationReply, Error> {
+        self.report(|state, now| {
             state.register(now, registration)?;
             let namespace = state.namespace();
             Ok(RegistrationReply {
                 cluster_id: namespace.cluster_id().to_owned(),
                 epoch: namespace.epoch(),
                 start: namespace.start_id().unwrap_or(StartId(0)),
+                leads: state.is_leader(),
             })
         })
         .await
     }
 
-    pub(crate) async fn full_report(
+    pub async fn full_report(
         &self,
         node: NodeUuid,
         incarnation: NodeIncarnation,
@@ -216,7 +309,7 @@ impl Driver {
         last: bool,
         replicas: Vec<Replica>,
     ) -> Result<(), Error> {
-        self.change_volatile(|state, now| {
+        self.report(|state, now| {
             state.full_report(now, node, incarnation, chunk, last, replicas)?;
             self.replicas_reported.notify_waiters();
             Ok(())
@@ -225,15 +318,18 @@ impl Driver {
     }
 
     /// Processes a heartbeat. `wire` converts the answer to a reply while the state is locked.
-    pub(crate) async fn heartbeat<T>(
+    pub async fn heartbeat<T>(
         &self,
         node: NodeUuid,
         incarnation: NodeIncarnation,
-        heartbeat: Heartbeat,
+        mut heartbeat: Heartbeat,
         wire: impl FnOnce(&State, HeartbeatAnswer) -> T,
     ) -> Result<T, Error> {
         let has_received = !heartbeat.received.is_empty();
-        self.change_volatile(|state, now| {
+        self.report(|state, now| {
+            if bugs::has(Bug::FollowerForgetsReplicas) && !state.is_leader() {
+                heartbeat.received.clear();
+            }
             let answer = state.heartbeat(now, node, incarnation, heartbeat);
             // Notify waiting closes before this heartbeat waits for the log: each close waits for
             // the log itself.
@@ -245,19 +341,25 @@ impl Driver {
         .await
     }
 
-    /// Returns whether the NameNode refuses changes.
-    pub(crate) fn in_safemode(&self) -> bool {
-        self.state.read().safemode().on
+    /// Returns whether this NameNode executes changes: it leads, and is not in safemode.
+    pub fn is_writable(&self) -> bool {
+        let state = self.state.read();
+        state.is_leader() && !state.safemode().on
     }
 
     /// Runs the periodic work of the state machine, and logs its events.
-    pub(crate) fn tick(&self) -> Result<(), Error> {
-        let free = self.log().free_bytes().ok();
+    pub fn tick(&self) -> Result<(), Error> {
+        let free = self.journal.free_bytes().ok();
         let mut state = self.state.write();
         state.set_disk_low(free.filter(|free| *free < self.disk_reserve));
-        // A tick recovers abandoned files until their edits would fill one record, and then
-        // completes the current file. It may therefore need the capacity of two records.
-        self.check_log_capacity(2 * RECORD_BYTES_MAX)?;
+        if state.is_leader() {
+            if self.is_paused() {
+                return Ok(());
+            }
+            // A tick recovers abandoned files until their edits would fill one record, and then
+            // completes the current file. It may therefore need the capacity of two records.
+            self.check_log_capacity(2 * RECORD_BYTES_MAX)?;
+        }
         for record in state.tick(self.now()) {
             self.append(&codec::encode(&record))?;
         }
@@ -275,45 +377,97 @@ impl Driver {
         if self.journal.has_room_for(bytes) {
             return Ok(());
         }
+        if self.is_paused() {
+            let message = "this NameNode lets another one of its group lead: try again";
+            return Err(Error::new(Kind::Unavailable, message));
+        }
         let message = "the NameNode's disk does not keep up with its edit log: retry, and check that disk";
         Err(Error::new(Kind::Unavailable, message))
     }
 
+    fn is_paused(&self) -> bool {
+        self.journal.member().is_some_and(Member::is_paused)
+    }
+
+    /// Changes nothing from now on, because another member is to lead.
+    pub(crate) fn pause(&self) {
+        if let Some(member) = self.journal.member() {
+            let _state = self.state.write();
+            member.pause();
+        }
+    }
+
+    /// Returns whether the disk of the edit log is nearly full; `None` unless this NameNode leads a
+    /// group.
+    pub(crate) fn disk_of_leader_is_low(&self) -> Option<bool> {
+        let state = self.state.read();
+        (self.journal.member().is_some() && state.is_leader()).then(|| state.is_disk_low())
+    }
+
     /// Appends a record that has been applied to the edit log. The caller has called
     /// `check_log_capacity` under the same lock.
-    fn append(&self, record: &[u8]) -> Result<Ticket, Error> {
+    pub(super) fn append(&self, record: &[u8]) -> Result<Ticket, Error> {
         match self.journal.append(&[record]) {
             Ok(ticket) => Ok(ticket),
-            Err(AppendError::Failed(failed)) => Err(log_error(&failed.into())),
-            Err(AppendError::NotLeader) => Err(log_error(&NotCommitted::NotLeader)),
-            // The size of a record is limited, so this is a bug. Memory and disk differ now, so the
-            // process must end.
-            Err(error @ AppendError::TooLarge { .. }) => {
+            Err(AppendError::Failed(failed)) => Err(self.log_error(&failed.into())),
+            // The size of a record is limited, and a leadership ends under the lock that the caller
+            // has, so this is a bug. Memory and disk differ now, so the process must end.
+            Err(error @ (AppendError::TooLarge { .. } | AppendError::NotLeader)) => {
                 tracing::error!(%error, "an applied edit cannot be logged: the NameNode aborts");
                 std::process::abort()
             }
         }
     }
 
+    /// Refuses a request of a client if another member of the group leads.
+    fn check_leader(&self, state: &State) -> Result<(), Error> {
+        if state.is_leader() { Ok(()) } else { Err(self.not_leader(state)) }
+    }
+
+    /// Returns what a reply must wait for. The caller has the lock of the state.
+    fn seen(&self, appended: Option<Ticket>) -> Seen {
+        appended.map_or_else(|| Seen::Read(self.journal.newest()), Seen::Appended)
+    }
+
     /// Waits until a reply may be sent: until what was appended for it is durable, and otherwise
-    /// until all records that it could depend on are. The second is an error if the log has failed,
-    /// because memory may contain changes that are not in the log.
-    async fn wait(&self, appended: Option<Ticket>) -> Result<(), Error> {
-        let durable = match appended {
-            Some(ticket) => self.journal.wait(ticket).await,
-            None => self.journal.confirm(self.journal.newest()).await,
+    /// until all records that it could depend on are, and no other member can have changed what was
+    /// read. The second is an error if the log has failed, because memory may contain changes that
+    /// are not in the log.
+    async fn wait(&self, seen: Seen) -> Result<(), Error> {
+        let durable = match seen {
+            Seen::Appended(ticket) => self.journal.wait(ticket).await,
+            Seen::Read(ticket) => self.journal.confirm(ticket).await,
         };
-        durable.map_err(|why| log_error(&why))
+        durable.map_err(|why| self.log_error(&why))
+    }
+
+    fn log_error(&self, why: &NotCommitted) -> Error {
+        let message = match why {
+            NotCommitted::NotLeader => return self.not_leader(&self.state.read()),
+            NotCommitted::NoQuorum => why.to_string(),
+            NotCommitted::Failed(_) => format!("the NameNode cannot write its edit log: {why}"),
+        };
+        Error::new(Kind::Unavailable, message)
+    }
+
+    /// Returns the refusal of a member that does not lead. It names the leader if it knows that.
+    fn not_leader(&self, state: &State) -> Error {
+        let Journal::Group(member) = &self.journal else { unreachable!("one NameNode always leads") };
+        let status = member.status();
+        // It may have been elected and not lead yet.
+        let other = status.leader.filter(|id| *id != member.id());
+        let other = status.peers.into_iter().find(|peer| Some(peer.id) == other);
+        let epoch = state.namespace().epoch();
+        Error::not_leader(Role::NameNode, other.map(|peer| Leader { addr: peer.address, epoch }))
     }
 }
 
-pub(crate) fn now_since(started: Instant) -> Now {
-    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Now { mono_ms: started.elapsed().as_millis() as u64, wall_ms: wall.as_millis() as u64 }
-}
-
-fn log_error(why: &NotCommitted) -> Error {
-    Error::new(Kind::Unavailable, format!("the NameNode cannot write its edit log: {why}"))
+/// What a reply has seen.
+enum Seen {
+    /// It answers a change, which was appended.
+    Appended(Ticket),
+    /// It has read the state when this was the newest ticket.
+    Read(Ticket),
 }
 
 #[cfg(test)]
@@ -329,9 +483,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let config = NameNodeConfig::default();
         let Storage { log, namespace, .. } = Storage::open(folder.path(), Recovery::Refuse, &config).unwrap();
-        let started = Instant::now();
-        let state = State::new(Settings::from(&config), namespace, now_since(started));
-        let driver = &Driver::new(state, Journal::Single(log), started, &config);
+        let environment = Environment::of_machine();
+        let state = State::new(Settings::from(&config), namespace, environment.now());
+        let driver = &Driver::new(state, Journal::Single(log), environment, &config);
         driver.ensure_home("ann");
         assert!(driver.state.read().has_home("ann").unwrap());
         thread::scope(|scope| {

@@ -5,7 +5,11 @@
 
 #[cfg(test)]
 mod crash_tests;
-mod driver;
+pub mod driver;
+mod error;
+mod group;
+#[cfg(test)]
+mod group_tests;
 pub mod namespace;
 pub mod op;
 mod permit;
@@ -16,16 +20,17 @@ mod run;
 mod server;
 pub mod settings;
 pub mod state;
-mod storage;
+pub mod storage;
 pub mod view;
 mod wire;
 
 #[cfg(test)]
 mod tests;
 
+pub use error::NameNodeError;
 pub use journal::Recovery;
 pub use namespace::{ApplyError, Edit, Namespace, Record, SnapshotItem, SnapshotLoader};
-pub use run::{NameNodeError, run};
+pub use run::run;
 pub use settings::Settings;
 pub use state::{Entry, Handled, State};
 pub use storage::StorageError;

@@ -242,6 +242,9 @@ pub struct Heartbeat {
     /// The sequence number, which increases within an incarnation. A repeated heartbeat has the
     /// same number.
     pub seq: u64,
+    /// The epoch that the DataNode has acknowledged: it executes no command of an earlier one, and
+    /// this heartbeat or an earlier one reports every replica that it deleted before.
+    pub epoch: u64,
     /// The usage of its data folders.
     pub usage: Usage,
     /// Replicas that were finalised since the last heartbeat.

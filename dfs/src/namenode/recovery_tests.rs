@@ -2,7 +2,7 @@
 //! damage, and after `--recover` no replica of an old block counts as one of a new block.
 
 use super::{
-    driver::now_since,
+    driver::{Driver, Environment},
     op::{
         BlockLength, Caller, Heartbeat, Now, OnAbandon, Op, Outcome, Registration, Replica, Request, Usage,
     },
@@ -17,7 +17,7 @@ use dfs_client::{
 };
 use journal::Recovery;
 use replication::master::Journal;
-use std::{fs, os::unix::fs::FileExt, path::Path, time::Instant};
+use std::{fs, os::unix::fs::FileExt, path::Path};
 
 const RETRY_CACHE_LIMIT: usize = 1000;
 const NONCE: Nonce = Nonce(7);
@@ -37,7 +37,7 @@ impl Bench {
     fn open(folder: &Path, recovery: Recovery) -> Result<Self, StorageError> {
         let config = NameNodeConfig { retry_cache: RETRY_CACHE_LIMIT, ..NameNodeConfig::default() };
         let storage = Storage::open(folder, recovery, &config)?;
-        let now = now_since(Instant::now());
+        let now = Environment::of_machine().now();
         let settings = Settings { safemode_threshold: 0.0, ..Settings::from(&NameNodeConfig::default()) };
         let state = State::new(settings, storage.namespace.clone(), now);
         Ok(Self { storage, state, now })
@@ -231,8 +231,8 @@ fn missing_edit_log_is_rejected_and_recovery_reuses_no_id() {
     // Lose the edit log again, at another time.
     drop(bench);
     fs::remove_dir_all(folder.path().join("edits")).unwrap();
-    let before = now_since(Instant::now()).wall_ms;
-    while now_since(Instant::now()).wall_ms <= before {}
+    let before = Environment::of_machine().now().wall_ms;
+    while Environment::of_machine().now().wall_ms <= before {}
     let mut bench = Bench::open(folder.path(), Recovery::DropDamaged).unwrap();
     bench.register(1);
     bench.report(1, &[block, new]);
@@ -309,8 +309,8 @@ fn while_the_disk_hangs_changes_are_refused_before_anything_is_applied() {
     let (Storage { log, namespace, .. }, _) =
         Storage::open_log(disk, "c", Recovery::Refuse, RETRY_CACHE_LIMIT).unwrap();
     let config = NameNodeConfig::default();
-    let state = State::new(Settings::from(&config), namespace, now_since(Instant::now()));
-    let driver = super::driver::Driver::new(state, Journal::Single(log), Instant::now(), &config);
+    let state = State::new(Settings::from(&config), namespace, Environment::of_machine().now());
+    let driver = Driver::new(state, Journal::Single(log), Environment::of_machine(), &config);
     let request = || Request {
         id: RequestId::random(),
         caller: Caller::superuser("tester"),
@@ -320,8 +320,8 @@ fn while_the_disk_hangs_changes_are_refused_before_anything_is_applied() {
 
     let hanging = hung.write().unwrap();
     for bytes in [journal::log::RECORD_BYTES_MAX, 1 << 10, 1] {
-        while driver.log().has_room_for(bytes) {
-            driver.log().append(&vec![0; bytes]).unwrap();
+        while driver.journal().has_room_for(bytes) {
+            driver.journal().append(&[vec![0; bytes]]).unwrap();
         }
     }
     // The refusal is returned only after the disk works again, so it is checked afterwards.

@@ -9,10 +9,14 @@ use super::{
 };
 use daemon::serve::stream_chunks;
 use dfs_client::error::{Error, Kind};
-use journal::snapshot_policy;
+use peers::membership::Membership;
 use proto::{
     DATANODE_PROTOCOL,
     dfs::{self as pb, block_reports_server::BlockReports, name_node_server::NameNode},
+    master::{
+        ChangeGroupReply, ChangeGroupRequest, GroupReply, GroupRequest, LeadershipReply, LeadershipRequest,
+        master_server::Master,
+    },
 };
 use security::{ActiveJobs, BlockKey, Identity, Jobs, Role};
 use std::{io, pin::Pin, sync::Arc};
@@ -49,6 +53,42 @@ pub(crate) struct DataNodeService {
     pub(crate) driver: Arc<Driver>,
     pub(crate) heartbeat_ms: u64,
     pub(crate) blocks: BlockKey,
+}
+
+/// The service that every master has.
+pub(crate) struct MasterService {
+    pub(crate) driver: Arc<Driver>,
+    /// None without a group.
+    pub(crate) membership: Option<Membership>,
+}
+
+#[tonic::async_trait]
+impl Master for MasterService {
+    async fn leadership(&self, _: Request<LeadershipRequest>) -> Answer<LeadershipReply> {
+        // A leader without a quorum refuses, so a deposed one never claims to lead.
+        match self.driver.query(|state| Ok(state.namespace().epoch())).await {
+            Ok(epoch) => Ok(Response::new(LeadershipReply { leads: true, epoch })),
+            Err(error) if error.kind == Kind::NotLeader => Ok(Response::new(LeadershipReply::default())),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn group(&self, _: Request<GroupRequest>) -> Answer<GroupReply> {
+        // Without a confirmation: this says what this member knows, not what is true.
+        let epoch = self.driver.state.read().namespace().epoch();
+        Ok(Response::new(wire::group(self.driver.journal(), epoch)))
+    }
+
+    async fn change_group(&self, request: Request<ChangeGroupRequest>) -> Answer<ChangeGroupReply> {
+        let Some(membership) = &self.membership else {
+            let message = "this NameNode has no group: its settings have no namenode.member";
+            return Err(Error::new(Kind::Refused, message).into());
+        };
+        // Another member answers with the address of the leader.
+        self.driver.query(|_| Ok(())).await?;
+        let pause = || self.driver.pause();
+        Ok(Response::new(membership.change(request.into_inner(), pause).await?))
+    }
 }
 
 fn page_limit(limit: u32) -> usize {
@@ -293,7 +333,7 @@ impl NameNode for ClientService {
             if safemode_only {
                 return Ok(wire::safemode_report(state));
             }
-            let report = wire::report(state.report(driver.now()), driver.log().last_seq());
+            let report = wire::report(state.report(driver.now()), driver.journal().last_seq());
             Ok(pb::ReportReply { lost_edits: lost_edits.clone(), ..report })
         })
         .await
@@ -305,7 +345,9 @@ impl NameNode for ClientService {
         let permit = self.backup_permit.clone().try_acquire_owned();
         let permit = permit
             .map_err(|_| Error::new(Kind::Refused, "another backup is being made: wait until it ends"))?;
-        if let Some(why) = snapshot_policy::shortage(self.driver.log(), self.disk_reserve) {
+        // Everything that was acknowledged before is in the log of a leader.
+        self.driver.query(|_| Ok(())).await?;
+        if let Some(why) = self.driver.journal().snapshot_shortage(self.disk_reserve) {
             let message = format!("the NameNode has not enough disk space for a snapshot: {why}");
             return Err(Error::new(Kind::Refused, message).into());
         }
@@ -314,8 +356,8 @@ impl NameNode for ClientService {
         tokio::spawn(async move {
             let _permit = permit;
             let making = move || {
-                let cluster_id = driver.cluster_id();
-                storage::backup(driver.log(), &cluster_id, retry_cache).map(|parts| (parts, cluster_id))
+                let cluster_id = driver.cluster_id().to_owned();
+                storage::backup(driver.journal(), &cluster_id, retry_cache).map(|parts| (parts, cluster_id))
             };
             let (mut parts, cluster_id) = match tokio::task::spawn_blocking(making).await {
                 Ok(Ok(made)) => made,
@@ -365,6 +407,7 @@ impl BlockReports for DataNodeService {
             heartbeat_ms: self.heartbeat_ms,
             epoch: registered.epoch,
             start: registered.start.0,
+            leads: registered.leads,
         }))
     }
 

@@ -5,20 +5,25 @@
 //! block the live state, and proves that the files can be replayed.
 
 use super::{
-    driver::now_since,
+    driver::Environment,
     namespace::{ApplyError, Namespace, Record, SnapshotLoader},
-    op::Quota,
+    op::{Now, Quota},
     settings::default_quota,
 };
 use daemon::config::NameNodeConfig;
-use dfs_client::ids::StartId;
 use journal::{
-    AppendError, DataFolder, DataFolderError, Item, Log, LogError, LogFailed, Owner, Recovery, Replay,
-    backup::Parts, codec,
+    AppendError, DataFolder, DataFolderError, Log, LogFailed, Owner, Recovery, backup::Parts, codec,
+    disk::Disk,
 };
-use std::{path::Path, time::Instant};
+use replication::{
+    error::StoreError,
+    master::Journal,
+    replay::{Item, Replay},
+    store::Store,
+};
+use std::{path::Path, sync::Arc};
 
-const OWNER: Owner = Owner { name: "NameNode", log: "edit log", folder: "edits" };
+pub(super) const OWNER: Owner = Owner { name: "NameNode", log: "edit log", folder: "edits" };
 
 /// Why the folder cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +33,7 @@ pub enum StorageError {
     DataFolder(#[from] DataFolderError),
     /// The edit log cannot be read.
     #[error("edit log: {0}")]
-    Log(#[from] LogError),
+    Log(#[from] StoreError),
     /// The log failed while it was in use.
     #[error(transparent)]
     Failed(#[from] LogFailed),
@@ -64,7 +69,7 @@ impl Storage {
         config: &NameNodeConfig,
     ) -> Result<Self, StorageError> {
         let home = DataFolder::open(OWNER, folder, recovery)?;
-        let namespace = load(home.replay, &home.cluster_id, config.retry_cache)?;
+        let namespace = load(home.replay.into(), &home.cluster_id, config.retry_cache)?;
         let mut storage = Self { log: home.log, namespace, lost: home.lost };
         // The dropped records may include the latest starts, with which DataNodes have registered.
         // Such DataNodes may register only if an operator has requested the recovery. An incomplete
@@ -87,8 +92,19 @@ impl Storage {
         drop_newer: bool,
         tmp_quota: Quota,
     ) -> Result<(), StorageError> {
-        let at_ms = now_since(Instant::now()).wall_ms;
-        let mut record = self.namespace.start_record(at_ms, StartId::random(), accept, tmp_quota);
+        self.start_in(&Environment::of_machine(), accept, drop_newer, tmp_quota)
+    }
+
+    fn start_in(
+        &mut self,
+        environment: &Environment,
+        accept: bool,
+        drop_newer: bool,
+        tmp_quota: Quota,
+    ) -> Result<(), StorageError> {
+        let Now { wall_ms, .. } = environment.now();
+        let start = (environment.start_id)();
+        let mut record = self.namespace.start_record(wall_ms, start, accept, tmp_quota);
         if drop_newer {
             Namespace::drop_newer_blocks(&mut record);
         }
@@ -117,24 +133,45 @@ impl Storage {
         }
     }
 
-    /// Opens the log on any disk and replays it, for crash tests. Also returns whether records may
+    /// Opens the log on any disk and replays it, for crash tests and simulations. Also returns whether records may
     /// have been dropped; if so, [`Self::start`] must accept the namespace.
-    #[cfg(test)]
     pub(crate) fn open_log(
-        disk: std::sync::Arc<dyn journal::disk::Disk>,
+        disk: Arc<dyn Disk>,
         cluster_id: &str,
         recovery: Recovery,
         retry_cache: usize,
     ) -> Result<(Self, bool), StorageError> {
-        let opened = journal::home::open_log(OWNER, disk, recovery)?;
+        let opened = journal::home::open_log(OWNER, disk, recovery).map_err(StoreError::from)?;
         let lost = opened.torn.is_some() || !opened.dropped.is_empty();
-        let namespace = load(opened.replay, cluster_id, retry_cache)?;
+        let namespace = load(opened.replay.into(), cluster_id, retry_cache)?;
         Ok((Self { log: opened.log, namespace, lost: None }, lost))
     }
 }
 
+/// Makes an empty disk that of the first member of a group, for simulations: with a namespace, a start
+/// and a snapshot.
+pub fn format_first_member(
+    disk: &Arc<dyn Disk>,
+    member: u64,
+    cluster_id: &str,
+    environment: &Environment,
+    config: &NameNodeConfig,
+) -> Result<(), StorageError> {
+    let (mut one, _) = Storage::open_log(Arc::clone(disk), cluster_id, Recovery::Refuse, config.retry_cache)?;
+    one.start_in(environment, false, false, default_quota(config))?;
+    let journal = Journal::Single(one.log);
+    snapshot(&journal, cluster_id, config.retry_cache)?;
+    journal.close()?;
+    drop(journal);
+    Ok(Store::found(disk, member)?)
+}
+
 /// Loads the snapshot and the records into a namespace.
-fn load(mut replay: Replay, cluster_id: &str, retry_cache: usize) -> Result<Namespace, StorageError> {
+pub(super) fn load(
+    mut replay: Replay,
+    cluster_id: &str,
+    retry_cache: usize,
+) -> Result<Namespace, StorageError> {
     let no_fit = |seq: u64| move |error: ApplyError| StorageError::Record { seq, why: error.to_string() };
     let no_parse =
         |seq: u64| move |error: codec::CodecError| StorageError::Record { seq, why: error.to_string() };
@@ -155,10 +192,6 @@ fn load(mut replay: Replay, cluster_id: &str, retry_cache: usize) -> Result<Name
                     namespace = Some(finish(loader.take(), cluster_id, retry_cache)?);
                 }
                 namespace.as_mut().expect("it was set above").apply(&record).map_err(no_fit(seq))?;
-            }
-            Item::Entry { seq, .. } => {
-                let why = "it is an entry of a group of masters".to_owned();
-                return Err(StorageError::Record { seq, why });
             }
         }
     }
@@ -190,25 +223,22 @@ fn finish(
 }
 
 /// Writes a snapshot of all records so far. Blocks, so it should run on its own thread.
-pub(crate) fn snapshot(log: &Log, cluster_id: &str, retry_cache: usize) -> Result<(), StorageError> {
-    let _exclusive = log.lock_snapshots();
-    let upto = log.rotate()?;
-    let namespace = load(log.replay_closed(upto)?, cluster_id, retry_cache)?;
-    let mut writer = log.snapshot_writer(upto)?;
-    let mut buffer = Vec::new();
-    for item in namespace.items() {
-        buffer.clear();
-        codec::encode_into(&item, &mut buffer);
-        writer.push(&buffer)?;
-    }
-    let bytes = writer.finish()?;
-    log.snapshot_done(upto)?;
-    tracing::info!(upto, bytes, "snapshot written");
+pub fn snapshot(journal: &Journal, cluster_id: &str, retry_cache: usize) -> Result<(), StorageError> {
+    journal.make_snapshot(|replay, writer| {
+        let namespace = load(replay, cluster_id, retry_cache)?;
+        let mut buffer = Vec::new();
+        for item in namespace.items() {
+            buffer.clear();
+            codec::encode_into(&item, &mut buffer);
+            writer.push(&buffer)?;
+        }
+        Ok(())
+    })?;
     Ok(())
 }
 
 /// Makes a snapshot and returns it as a backup. Blocks, so it should run on its own thread.
-pub(crate) fn backup(log: &Log, cluster_id: &str, retry_cache: usize) -> Result<Parts, StorageError> {
-    snapshot(log, cluster_id, retry_cache)?;
-    Ok(Parts::of(log, OWNER.folder, Vec::new())?)
+pub(crate) fn backup(journal: &Journal, cluster_id: &str, retry_cache: usize) -> Result<Parts, StorageError> {
+    snapshot(journal, cluster_id, retry_cache)?;
+    Ok(journal.backup(OWNER.folder, Vec::new())?)
 }

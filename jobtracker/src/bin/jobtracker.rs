@@ -2,7 +2,7 @@
 //! stopped.
 
 use clap::Parser;
-use daemon::{config::Config, lifecycle::DaemonArgs};
+use daemon::{MasterAddrs, config::Config, lifecycle::DaemonArgs};
 use journal::Recovery;
 use std::{path::PathBuf, process::ExitCode};
 
@@ -18,9 +18,9 @@ struct Args {
     /// Folder for the journal and job history
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Address of the NameNode, host:port
-    #[arg(long, value_name = "ADDR")]
-    namenode: Option<String>,
+    /// Address of the NameNode, host:port; of several with commas
+    #[arg(long, value_name = "ADDR[,ADDR...]")]
+    namenode: Option<MasterAddrs>,
     /// Scheduling policy, such as fair or 'chronos(fair)'; `mrctl schedulers` lists them
     #[arg(long, value_name = "NAME")]
     scheduler: Option<String>,

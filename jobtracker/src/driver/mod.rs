@@ -22,7 +22,7 @@ use crate::{
 };
 use backlog::Backlog;
 use daemon::{Bytes, config::JobTrackerConfig};
-use journal::{Log, LogFailed, codec};
+use journal::{LogFailed, codec};
 use mrcore::{
     Cluster, Effect, Event, Fact, JobTracker, Time,
     compute::Problem,
@@ -35,7 +35,7 @@ use mrcore::{
 use parking_lot::Mutex;
 use replication::{
     master::Journal,
-    proposals::{AppendError, NotCommitted, Ticket},
+    proposals::{AppendError, Ticket},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -178,10 +178,6 @@ impl Driver {
         &self.journal
     }
 
-    pub(crate) fn log(&self) -> &Log {
-        self.journal.log()
-    }
-
     pub(crate) fn config(&self) -> &JobTrackerConfig {
         &self.config
     }
@@ -204,7 +200,7 @@ impl Driver {
         let reserve = self.config.disk_reserve;
         // If the free space is unknown, assume that there is enough; a write to the journal will
         // fail if not.
-        let free = self.log().free_bytes().ok().filter(|free| *free < reserve.0)?;
+        let free = self.journal.free_bytes().ok().filter(|free| *free < reserve.0)?;
         let stopped = if self.inner.lock().core.suspends_launches(free) {
             "no job is accepted, no attempt is started and no history is written"
         } else {
@@ -221,7 +217,7 @@ impl Driver {
     /// Reports the free space on the disk to the core, if it changes whether launches are
     /// suspended.
     fn check_disk_space(&self) {
-        let Ok(free) = self.log().free_bytes() else { return };
+        let Ok(free) = self.journal.free_bytes() else { return };
         let mut inner = self.inner.lock();
         let suspends = inner.core.suspends_launches(free);
         if suspends == inner.core.launches_suspended() {
@@ -399,14 +395,10 @@ impl Driver {
                 });
                 After::Never
             }
-            Err(AppendError::NotLeader) => {
-                self.fail(format!("cannot write the journal: {}", NotCommitted::NotLeader));
-                After::Never
-            }
             // The facts are applied in memory but cannot be written, so memory and journal differ,
-            // and nothing can repair this.
-            Err(AppendError::TooLarge { bytes, max }) => {
-                panic!("facts of {bytes} bytes exceed the limit of the journal, {max} bytes")
+            // and nothing can repair this. A JobTracker that does not lead applies none.
+            Err(error @ (AppendError::TooLarge { .. } | AppendError::NotLeader)) => {
+                panic!("applied facts cannot be appended to the journal: {error}")
             }
         }
     }
@@ -487,7 +479,7 @@ impl Driver {
         // Lock, so that all appended facts are queued before the flush. Outputs of facts that the
         // sealed journal refuses are queued behind the flush, and are never delivered.
         let _inner = self.inner.lock();
-        let sealed = self.log().close();
+        let sealed = self.journal.close();
         self.queue_output(After::Earlier(self.journal.newest()), Output::Flush(done));
         (sealed, is_done)
     }

@@ -139,6 +139,6 @@ impl Driver {
     pub(crate) fn not_writable(&self, job: &Job) -> Option<String> {
         let state = self.not_writable.lock();
         let state = state.as_ref().filter(|_| writable::has_output_to_write(job))?;
-        Some(state.describe(self.files.namenode(), self.now()))
+        Some(state.describe(self.files.namenodes(), self.now()))
     }
 }

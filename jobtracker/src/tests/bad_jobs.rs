@@ -56,6 +56,8 @@ async fn invalid_inputs_and_outputs_are_refused() {
 async fn jobs_with_output_are_refused_in_safemode() {
     let cluster = Cluster::start().await;
     cluster.put("/in/a", b"a\n").await;
+    // In safemode, the NameNode accepts no start of a JobTracker.
+    cluster.await_accepted().await;
     cluster.dfs.set_safemode(true).await.unwrap();
     let (code, message) = submit_refused(&cluster, submission("/in", "/out", 1)).await;
     assert_eq!(code, Code::FailedPrecondition, "{message}");

@@ -89,7 +89,7 @@ impl Cluster {
             async move { dfs::namenode::run(&for_namenode, &flags, Recovery::Refuse).await.unwrap() },
         );
         until("the NameNode's start", || async { ready.exists() }).await;
-        config.cluster.namenode = std::fs::read_to_string(&ready).unwrap().trim().to_owned();
+        config.cluster.namenode = std::fs::read_to_string(&ready).unwrap().trim().into();
         let datanode = DataNode::start(&config).await.unwrap();
         with_timeout("the DataNode's start", datanode.ready()).await.unwrap();
         let options = ClientOptions::new(&config.cluster.namenode, config.client.clone());

@@ -18,6 +18,7 @@ use mrcore::{
     job::{JobSpec, Payload, Program, Secret, Split},
     task::AttemptResult,
 };
+use replication::master::Journal;
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 fn settings() -> JobTrackerConfig {
@@ -343,7 +344,7 @@ async fn every_synced_fact_survives_a_power_loss_at_any_write() {
             let epoch: u64 =
                 driver.peek(|cluster| digest(cluster)).split(' ').nth(1).unwrap().parse().unwrap();
             let skipped = epoch > 1 << 32;
-            let kept = driver.log().last_seq() as usize - usize::from(skipped);
+            let kept = driver.journal().last_seq() as usize - usize::from(skipped);
             assert!(kept >= durable, "{kept} records left, {durable} were durable");
             let model = digest(replay(&script.entries[..kept]).cluster());
             let found = driver.peek(|cluster| digest(cluster));
@@ -379,12 +380,14 @@ fn write_journal(disk: &CrashDisk, entries: &[Entry]) {
 fn try_write_journal(disk: &CrashDisk, entries: &[Entry]) -> usize {
     let opened = journal::Log::open(Arc::new(disk.clone()), journal::Content::Records, Recovery::Refuse);
     let Ok(opened) = opened else { return 0 };
+    let journal = Journal::Single(opened.log);
+    let Journal::Single(log) = &journal else { unreachable!("it was made here") };
     for (index, entry) in entries.iter().enumerate() {
-        let synced = opened.log.append(&codec::encode(entry)).ok();
-        if synced.and_then(|seq| opened.log.sync(seq).ok()).is_none() {
+        let synced = log.append(&codec::encode(entry)).ok();
+        if synced.and_then(|seq| log.sync(seq).ok()).is_none() {
             return index;
         }
-        if index == 15 && storage::snapshot(&opened.log).is_err() {
+        if index == 15 && storage::snapshot(&journal).is_err() {
             return index + 1;
         }
     }

@@ -21,7 +21,7 @@ async fn job_with_maps_and_reduces_writes_its_output() {
     }
     let mut ranges = Vec::new();
     for map in &maps {
-        assert_eq!(map.namenode, cluster.config.cluster.namenode);
+        assert_eq!(map.namenodes, *cluster.config.cluster.namenode);
         assert_eq!((map.reduces, map.work_output.as_str(), map.shuffle_token.len()), (2, "", 16));
         assert!(map.conf.is_empty(), "conf contains settings that the user did not set: {:?}", map.conf);
         let Some(pb::task_spec::Input::Split(split)) = &map.input else { panic!("{map:?}") };

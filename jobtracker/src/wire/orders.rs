@@ -151,7 +151,7 @@ fn task_spec(cluster: &Cluster, files: &Files, attempt: AttemptId) -> Option<pb:
         input: Some(input),
         reduces: job.spec.reduces,
         work_output: work_folder(job, attempt),
-        namenode: files.namenode().to_owned(),
+        namenodes: files.namenodes().to_vec(),
         shuffle_token: job.spec.payload.shuffle_token.bytes().to_vec(),
         token: files.task_token(job),
     })

@@ -2,22 +2,23 @@
 
 use crate::{
     folder::{DEFAULT_FOLDER, dir_flag},
-    local::{ClusterState, Daemon, Kind},
+    local::{ClusterState, Daemon, Kind, ask_namenodes},
     trust,
 };
 use anyhow::{Context, Result, bail};
 use client::{Cluster, Error, JobTracker};
 use daemon::{
-    Period,
+    MasterAddrs, Period,
     config::{ClientConfig, Config, SecurityConfig},
 };
-use dfs_client::{Client, ClientError, ClientOptions, Listener};
+use dfs_client::{Client, ClientError, ClientOptions, Listener, group::GroupClient};
 use security::{Credentials, Role};
 use std::{
     fs, io,
     path::{Path, PathBuf},
     time::Duration,
 };
+use view::masters::MastersStatus;
 use view::output::{Usage, chain};
 use view::status_cache::{Connecting, Masters};
 
@@ -28,11 +29,23 @@ const STARTING_FOR: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Cluster")]
 pub struct Target {
-    /// Address of the namenode
-    #[arg(long, global = true, value_name = "HOST:PORT", env = "FERMATA_NAMENODE", hide_env_values = true)]
+    /// Address of the namenode; of several with commas
+    #[arg(
+        long,
+        global = true,
+        value_name = "HOST:PORT[,...]",
+        env = "FERMATA_NAMENODE",
+        hide_env_values = true
+    )]
     namenode: Option<String>,
-    /// Address of the jobtracker
-    #[arg(long, global = true, value_name = "HOST:PORT", env = "FERMATA_JOBTRACKER", hide_env_values = true)]
+    /// Address of the jobtracker; of several with commas
+    #[arg(
+        long,
+        global = true,
+        value_name = "HOST:PORT[,...]",
+        env = "FERMATA_JOBTRACKER",
+        hide_env_values = true
+    )]
     jobtracker: Option<String>,
     /// Configuration file of the cluster
     #[arg(long, global = true, value_name = "FILE", env = "FERMATA_CONFIG", hide_env_values = true, value_parser = any_path())]
@@ -51,8 +64,8 @@ pub struct Target {
 /// The addresses and settings of the cluster that `Target::find` has found.
 #[derive(Debug, PartialEq)]
 struct FoundCluster {
-    namenode: String,
-    jobtracker: String,
+    namenode: MasterAddrs,
+    jobtracker: MasterAddrs,
     client: ClientConfig,
     security: SecurityConfig,
     origin: Origin,
@@ -78,6 +91,9 @@ impl Origin {
         let dir = dir_flag(Some(folder));
         if state.running().next().is_none() {
             return format!("its cluster is not running: start it again with `mrctl up{dir}`");
+        }
+        if master == Kind::Namenode && state.namenodes().count() > 1 {
+            return group_advice(&state, &dir);
         }
         match state.find(name, None) {
             Ok(daemon) if daemon.identity.is_frozen() => {
@@ -106,6 +122,20 @@ impl Origin {
                 format!("the cluster in {} has no {name}: start one with `mrctl up`", folder.display())
             }
         }
+    }
+}
+
+/// Returns advice about several NameNodes of which none serves. `dir` is the `--dir` flag of the
+/// cluster folder.
+fn group_advice(state: &ClusterState, dir: &str) -> String {
+    let dead: Vec<&str> =
+        state.namenodes().filter(|one| !one.is_running()).map(|one| one.name.as_str()).collect();
+    let frozen = state.namenodes().find(|one| one.is_frozen());
+    match (dead.as_slice(), frozen) {
+        ([], None) => "all NameNodes are running: `mrctl masters` shows what they do".into(),
+        ([], Some(frozen)) => frozen.frozen_advice(dir),
+        ([one], _) => format!("{one} has died: start it again with `mrctl up{dir}`"),
+        (several, _) => format!("{} have died: start them again with `mrctl up{dir}`", several.join(" and ")),
     }
 }
 
@@ -167,15 +197,36 @@ impl Target {
         let mut options = options.with(client::credentials(&found.security)?);
         set(&mut options);
         match Client::connect(options).await {
-            Err(error @ ClientError::Unreachable { .. }) => {
+            Err(error @ (ClientError::Unreachable { .. } | ClientError::NoLeader { .. })) => {
                 bail!("{error}; {}", found.origin.advice(Kind::Namenode))
             }
             other => Ok(other?),
         }
     }
 
-    /// Returns the address of the NameNode, and the client and security settings for it.
-    pub fn namenode(&self) -> Result<(String, ClientConfig, SecurityConfig)> {
+    /// Asks all NameNodes at once what they do. Waits for `limit` at most.
+    pub async fn namenodes(&self, limit: Duration) -> Result<MastersStatus> {
+        self.namenodes_as(None, limit).await
+    }
+
+    /// Like [`Self::namenodes`], with other credentials than those of the caller if given.
+    pub async fn namenodes_as(&self, own: Option<Credentials>, limit: Duration) -> Result<MastersStatus> {
+        let cwd = std::env::current_dir().context("cannot determine the current folder")?;
+        let found = self.find(&cwd)?;
+        let options = ClientOptions::new(&found.namenode, found.client.clone());
+        let options = options.with(own.map_or_else(|| client::credentials(&found.security), Ok)?);
+        let state = found.origin.0.as_deref().and_then(|folder| ClusterState::load(folder).ok().flatten());
+        Box::pin(ask_namenodes(&options, state.as_ref(), limit)).await
+    }
+
+    /// Returns a client that changes the group of the masters of this kind.
+    pub fn group(&self, role: Role) -> Result<GroupClient> {
+        let (addrs, security) = self.master(role)?;
+        Ok(GroupClient::new(role, &addrs, client::credentials(&security)?)?)
+    }
+
+    /// Returns the addresses of the NameNodes, and the client and security settings for them.
+    pub fn namenode(&self) -> Result<(MasterAddrs, ClientConfig, SecurityConfig)> {
         let cwd = std::env::current_dir().context("cannot determine the current folder")?;
         let found = self.find(&cwd)?;
         Ok((found.namenode, found.client, found.security))
@@ -196,7 +247,7 @@ impl Target {
     /// Connects to the JobTracker as another user. Waits are reported on standard error.
     pub async fn jobtracker_as(&self, user: Option<&str>) -> Result<JobTracker> {
         let notify = |line: &str| eprintln!("mrctl: {line}");
-        let addr = self.find_jobtracker()?.0;
+        let addr = self.find_jobtracker()?.0.to_string();
         let connecting = self.jobtracker_briefly(user);
         Ok(client::notify_if_slow(Role::JobTracker, &addr, connecting, notify).await?.with_listener(notify))
     }
@@ -204,7 +255,7 @@ impl Target {
     /// Connects to the JobTracker without messages about waits, for callers that poll.
     async fn jobtracker_briefly(&self, user: Option<&str>) -> Result<JobTracker> {
         let (addr, origin, security) = self.find_jobtracker()?;
-        check_addr("jobtracker", &addr)?;
+        check_addrs("jobtracker", &addr)?;
         let connected = JobTracker::connect(&addr, user, client::credentials(&security)?).await;
         let tracker = connected.map_err(|error| {
             let tls_mismatch = security::tls_mismatch(&error.to_string()).map(str::to_owned);
@@ -213,12 +264,20 @@ impl Target {
         Ok(tracker.with_advice(move || origin.advice(Kind::Jobtracker)))
     }
 
-    /// Returns the error for a master that does not answer, with advice.
+    /// Returns the error for a master that does not answer, with advice. It names all addresses.
     pub fn no_answer(&self, role: Role, why: &str) -> anyhow::Error {
+        match self.find_master(role) {
+            Ok((addrs, ..)) => self.no_answer_at(role, &addrs.to_string(), why),
+            Err(error) => error,
+        }
+    }
+
+    /// Like [`Self::no_answer`], for the master at this address.
+    pub fn no_answer_at(&self, role: Role, addr: &str, why: &str) -> anyhow::Error {
         let kind = if role == Role::JobTracker { Kind::Jobtracker } else { Kind::Namenode };
         match self.find_master(role) {
-            Ok((addr, origin, _)) => {
-                Error::unreachable(role, &addr, why).with_advice(|| origin.advice(kind)).into()
+            Ok((_, origin, _)) => {
+                Error::unreachable(role, addr, why).with_advice(|| origin.advice(kind)).into()
             }
             Err(error) => error,
         }
@@ -238,27 +297,29 @@ impl Target {
         }
     }
 
-    /// Returns the address of the JobTracker, how it was found, and the security settings for it.
-    fn find_jobtracker(&self) -> Result<(String, Origin, SecurityConfig)> {
+    /// Returns the addresses of the `JobTrackers`, how they were found, and the security settings
+    /// for them.
+    fn find_jobtracker(&self) -> Result<(MasterAddrs, Origin, SecurityConfig)> {
         let cwd = std::env::current_dir().context("cannot determine the current folder")?;
-        if let Some(addr) = self.named_jobtracker() {
-            if let Some(found) = self.find_nearest_cluster(&cwd, |found| found.jobtracker == addr)? {
-                return Ok((found.jobtracker, found.origin, self.with_flags(found.security)));
+        if let Some(named) = self.named_jobtracker() {
+            let is_it = |found: &FoundCluster| contains_all(&found.jobtracker, &named);
+            if let Some(found) = self.find_nearest_cluster(&cwd, is_it)? {
+                return Ok((named, found.origin, self.with_flags(found.security)));
             }
             let security = load(self.config_for_address(&cwd).as_deref())?.security;
-            return Ok((addr.to_owned(), Origin::default(), self.with_flags(security)));
+            return Ok((named, Origin::default(), self.with_flags(security)));
         }
         let found = self.find(&cwd)?;
         Ok((found.jobtracker, found.origin, found.security))
     }
 
-    /// Returns the address of the JobTracker or the NameNode, by role, and the security settings
-    /// for it.
-    pub fn master(&self, role: Role) -> Result<(String, SecurityConfig)> {
+    /// Returns the addresses of the `JobTrackers` or the NameNodes, by role, and the security settings
+    /// for them.
+    pub fn master(&self, role: Role) -> Result<(MasterAddrs, SecurityConfig)> {
         self.find_master(role).map(|(addr, _, security)| (addr, security))
     }
 
-    fn find_master(&self, role: Role) -> Result<(String, Origin, SecurityConfig)> {
+    fn find_master(&self, role: Role) -> Result<(MasterAddrs, Origin, SecurityConfig)> {
         if role == Role::JobTracker {
             return self.find_jobtracker();
         }
@@ -285,8 +346,8 @@ impl Target {
         Ok(self.named_jobtracker().is_some() || self.find(&cwd)?.has_jobtracker)
     }
 
-    fn named_jobtracker(&self) -> Option<&str> {
-        self.jobtracker.as_deref().filter(|addr| !addr.is_empty())
+    fn named_jobtracker(&self) -> Option<MasterAddrs> {
+        self.jobtracker.as_deref().filter(|addr| !addr.is_empty()).map(MasterAddrs::from)
     }
 
     /// Returns the value of `--config`, else the `fermata.toml` in `cwd`.
@@ -341,15 +402,17 @@ impl Target {
     fn find_cluster(&self, cwd: &Path) -> Result<FoundCluster> {
         // An environment variable with an empty value counts as unset.
         if let Some(namenode) = self.namenode.as_ref().filter(|addr| !addr.is_empty()) {
-            check_addr("namenode", namenode)?;
-            if let Some(found) = self.find_nearest_cluster(cwd, |found| found.namenode == *namenode)? {
-                return Ok(found);
-            }
-            let file = self.config_for_address(cwd);
-            let mut found = FoundCluster::new(load(file.as_deref())?, None);
-            found.namenode.clone_from(namenode);
-            found.has_jobtracker = file.is_some();
-            return Ok(found);
+            let namenode = MasterAddrs::from(namenode);
+            check_addrs("namenode", &namenode)?;
+            let is_it = |found: &FoundCluster| contains_all(&found.namenode, &namenode);
+            let found = if let Some(found) = self.find_nearest_cluster(cwd, is_it)? {
+                found
+            } else {
+                let file = self.config_for_address(cwd);
+                let found = FoundCluster::new(load(file.as_deref())?, None);
+                FoundCluster { has_jobtracker: file.is_some(), ..found }
+            };
+            return Ok(FoundCluster { namenode, ..found });
         }
         // A running cluster in the current folder has precedence over `fermata.toml` beside it: the
         // cluster has copied these settings and has its own addresses.
@@ -425,12 +488,21 @@ fn any_path() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
     clap::builder::TypedValueParser::map(clap::builder::OsStringValueParser::new(), PathBuf::from)
 }
 
-fn check_addr(what: &str, addr: &str) -> Result<()> {
-    let parts = addr.rsplit_once(':');
-    if parts.is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
-        bail!(Usage(format!("{what} address {addr:?} is not host:port (a port is a number up to 65535)")));
+fn check_addrs(what: &str, addrs: &MasterAddrs) -> Result<()> {
+    for addr in addrs.iter() {
+        let parts = addr.rsplit_once(':');
+        if parts.is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
+            bail!(Usage(format!(
+                "{what} address {addr:?} is not host:port (a port is a number up to 65535)"
+            )));
+        }
     }
     Ok(())
+}
+
+/// Returns whether the masters of a cluster include all that a flag names.
+fn contains_all(masters: &MasterAddrs, named: &MasterAddrs) -> bool {
+    named.iter().all(|addr| masters.contains(addr))
 }
 
 /// Returns whether a cluster was started in `folder`.
@@ -503,7 +575,7 @@ mod tests {
     }
 
     fn namenode_of(target: &Target, cwd: &Path) -> String {
-        target.find(cwd).unwrap().namenode
+        target.find(cwd).unwrap().namenode.to_string()
     }
 
     #[test]
@@ -532,6 +604,10 @@ mod tests {
         let at = |addr: &str| Target { namenode: Some(addr.into()), ..Target::default() };
         assert_eq!(at("up:1").find(&deep).unwrap().origin, Origin(Some(folder.clone())));
         assert_eq!(at("other:1").find(&deep).unwrap().origin, Origin(None));
+        write_config(&folder, "up:1,up:2");
+        assert_eq!(at("up:2").find(&deep).unwrap().origin, Origin(Some(folder.clone())));
+        assert_eq!(namenode_of(&at("up:2"), &deep), "up:2", "of two members");
+        assert_eq!(at("up:2,other:1").find(&deep).unwrap().origin, Origin(None));
 
         write_config(&deep, "here:2");
         assert_eq!(namenode_of(&none, &deep), "here:2");
@@ -582,6 +658,25 @@ mod tests {
     }
 
     #[test]
+    fn advice_about_a_group_names_the_members_that_have_died() {
+        let root = tempfile::tempdir().unwrap();
+        let ended = |name: &str| Daemon {
+            name: name.into(),
+            identity: Identity { pid: u32::MAX, started_ticks: 1 },
+            ..this_process()
+        };
+        let advice = |daemons: Vec<Daemon>| {
+            ClusterState { daemons, ..ClusterState::default() }.save(root.path()).unwrap();
+            Origin(Some(root.path().to_owned())).advice(Kind::Namenode)
+        };
+        let one = advice(vec![this_process(), ended("namenode2")]);
+        assert!(one.starts_with("namenode2 has died: start it again with `mrctl up"), "{one}");
+        let two = advice(vec![ended("namenode"), ended("namenode2"), this_process()]);
+        assert!(two.starts_with("namenode and namenode2 have died: start them again"), "{two}");
+        assert!(advice(vec![this_process(), this_process()]).contains("`mrctl masters`"));
+    }
+
+    #[test]
     fn error_names_the_stopped_cluster_even_if_a_configuration_is_beside_it() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join(DEFAULT_FOLDER);
@@ -593,7 +688,7 @@ mod tests {
         assert!(error.contains("is stopped: start it again with `mrctl up"), "{error}");
         // A file that was named, or that has addresses, selects a cluster.
         let named = Target { config: Some(file), ..Target::default() };
-        assert_eq!(namenode_of(&named, root.path()), Config::default().cluster.namenode);
+        assert_eq!(namenode_of(&named, root.path()), Config::default().cluster.namenode.to_string());
         write_config(root.path(), "here:2");
         assert_eq!(namenode_of(&Target::default(), root.path()), "here:2");
     }
@@ -601,7 +696,7 @@ mod tests {
     #[test]
     fn invalid_addresses_and_missing_files_are_refused() {
         let root = tempfile::tempdir().unwrap();
-        for addr in ["localhost", "localhost:70000", ":1", "x:y"] {
+        for addr in ["localhost", "localhost:70000", ":1", "x:y", "a:1,b", "a:1,"] {
             let target = Target { namenode: Some(addr.into()), ..Target::default() };
             assert!(target.find(root.path()).unwrap_err().to_string().contains("is not host:port"));
         }

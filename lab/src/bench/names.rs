@@ -56,7 +56,7 @@ pub(crate) async fn await_writable(launch: &Launch) -> Result<()> {
 
 /// Runs the selected measurements.
 pub(crate) async fn measure(layout: Layout, stats: bool, creates: bool) -> Result<Vec<Measurement>> {
-    let launch = Launch::start_namenode(layout, None).await?;
+    let launch = Launch::start_namenodes(layout, None).await?;
     await_writable(&launch).await?;
     let channels = channels(&launch).await?;
     let mut setup = Caller::new(channels[0].clone());

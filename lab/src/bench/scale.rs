@@ -46,7 +46,7 @@ pub(crate) async fn measure(
     config.retry_cache = 1000;
     config.suspect_after = Period::secs(3600);
     config.dead_after = Period::secs(7200);
-    let mut launch = Launch::start_namenode(layout, None).await?;
+    let mut launch = Launch::start_namenodes(layout, None).await?;
     await_writable(&launch).await?;
     let channels = channels(&launch).await?;
     let mut datanodes = Vec::new();

@@ -54,7 +54,7 @@ pub struct Corrupt {
 /// After the given time, or after Ctrl-C, they run at full speed again.
 #[derive(Debug, clap::Args)]
 pub struct Slow {
-    /// Name of a node, `namenode` or `jobtracker`
+    /// Name of a node, or of a master as `mrctl status` shows it, such as `namenode`
     node: String,
     /// Fraction of the time during which the daemons run
     #[arg(long, value_name = "PART", default_value_t = 0.2)]
@@ -72,7 +72,7 @@ pub struct Slow {
 /// disk: use a cluster on a small disk.
 #[derive(Debug, clap::Args)]
 pub struct FillDisk {
-    /// Name of a node, `namenode` or `jobtracker`
+    /// Name of a node, or of a master as `mrctl status` shows it, such as `namenode`
     node: String,
     /// Free space to leave
     #[arg(long, value_name = "SIZE", default_value = "0")]

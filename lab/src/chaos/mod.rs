@@ -79,7 +79,7 @@ impl ClusterFlags {
 /// Flags that select the daemons.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Name of a node, `namenode` or `jobtracker`
+    /// Name of a node, or of a master as `mrctl status` shows it, such as `namenode`
     node: String,
     /// Daemons of the node [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]

@@ -19,9 +19,10 @@ use tonic_health::pb::{
 
 /// Check whether a master serves requests
 ///
-/// Calls the gRPC health service of the master. In a closed cluster, the call uses the keys of the
-/// master's role if they are in the security folder (as in the pod of the master), else your
-/// credentials. Exit code 0 if the master serves, 1 if not.
+/// Calls the gRPC health service of the master. Of several namenodes, it calls the one that leads;
+/// of several jobtrackers, each. In a closed cluster, the call uses the keys of the master's role if
+/// they are in the security folder (as in the pod of the master), else your credentials. Exit code 0
+/// if all that were called serve, 1 if not.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl health namenode\n  \
     mrctl --config /etc/fermata/fermata.toml health jobtracker --within 2s")]
@@ -65,18 +66,60 @@ struct Answer<'a> {
 
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let role = args.master.role();
-    let (addr, security) = target.master(role)?;
+    let (mut addrs, security) = target.master(role)?;
     let config = Config { security, ..Config::default() };
     let own = Credentials::of_daemon(&config, role).ok();
+    if role == Role::NameNode && addrs.len() > 1 {
+        // A group serves as long as a majority runs, and only its leader serves clients.
+        let all = target.namenodes_as(own.clone(), args.within.0).await?;
+        let leader = all.leader.filter(|_| all.serves);
+        addrs = leader.ok_or_else(|| anyhow::anyhow!(all.summary))?.into();
+    }
     let credentials = own.map_or_else(|| client::credentials(&config.security), Ok)?;
+    if let [addr] = &*addrs {
+        let answer = check(&args, target, addr, &credentials).await?;
+        if args.json {
+            output::json(&answer)?;
+        } else {
+            output::line(answer.describe())?;
+        }
+        return Ok(if answer.serves { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    let mut answers = Vec::new();
+    for addr in addrs.iter() {
+        match check(&args, target, addr, &credentials).await {
+            Ok(answer) => answers.push(answer),
+            Err(error) => {
+                eprintln!("mrctl: {}", output::chain(&error));
+                answers.push(Answer { daemon: role.name(), addr, serves: false, safemode: None });
+            }
+        }
+    }
+    if args.json {
+        output::json(&answers)?;
+    } else {
+        answers.iter().try_for_each(|answer| output::line(answer.describe()))?;
+    }
+    let all_serve = answers.iter().all(|answer| answer.serves);
+    Ok(if all_serve { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Calls the health service of one master.
+async fn check<'a>(
+    args: &Args,
+    target: &Target,
+    addr: &'a str,
+    credentials: &Credentials,
+) -> Result<Answer<'a>> {
+    let role = args.master.role();
     let asking = async {
-        let channel = channel(&addr, &credentials, role).await;
+        let channel = channel(addr, credentials, role).await;
         let mut client = HealthClient::new(channel.map_err(|error| match error {
-            Error::Unreachable { why, .. } => target.no_answer(role, &why),
+            Error::Unreachable { why, .. } => target.no_answer_at(role, addr, &why),
             other => other.into(),
         })?);
         let answer = client.check(HealthCheckRequest::default()).await;
-        let answer = answer.map_err(|status| failure(&status, role, &addr, target))?;
+        let answer = answer.map_err(|status| failure(&status, role, addr, target))?;
         let mut safemode = None;
         if role == Role::NameNode {
             let service = dfs_client::WRITABLE_SERVICE.into();
@@ -86,29 +129,29 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         anyhow::Ok((answer.into_inner().status(), safemode))
     };
     let Ok(answer) = tokio::time::timeout(args.within.0, asking).await else {
-        return Err(target.no_answer(role, &format!("no answer for {}", args.within)));
+        return Err(target.no_answer_at(role, addr, &format!("no answer for {}", args.within)));
     };
     let (status, safemode) = answer?;
-    let serves = status == ServingStatus::Serving;
-    if args.json {
-        output::json(&Answer { daemon: role.name(), addr: &addr, serves, safemode })?;
-    } else {
-        let word = if serves { "serves" } else { "does not serve" };
-        let but = if safemode == Some(true) {
+    Ok(Answer { daemon: role.name(), addr, serves: status == ServingStatus::Serving, safemode })
+}
+
+impl Answer<'_> {
+    fn describe(&self) -> String {
+        let word = if self.serves { "serves" } else { "does not serve" };
+        let but = if self.safemode == Some(true) {
             ", in safemode: changes are refused (mrctl fs safemode)"
         } else {
             ""
         };
-        output::line(format!("the {} at {addr} {word}{but}", role.name()))?;
+        format!("the {} at {} {word}{but}", self.daemon, self.addr)
     }
-    Ok(if serves { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Returns the error for a failed check: the master did not answer, or it refused.
 fn failure(status: &Status, role: Role, addr: &str, target: &Target) -> anyhow::Error {
     let why = security::call_failure(status);
     if status.source().is_some() {
-        return target.no_answer(role, &why);
+        return target.no_answer_at(role, addr, &why);
     }
     anyhow::anyhow!("the {} at {addr} refuses the health check: {why}", role.title())
 }

@@ -11,6 +11,7 @@ pub(crate) mod drain;
 pub(crate) mod health;
 pub(crate) mod machines;
 mod master_reports;
+pub(crate) mod masters;
 pub(crate) mod membership;
 pub(crate) mod new;
 pub(crate) mod nodes;

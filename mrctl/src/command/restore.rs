@@ -135,7 +135,14 @@ fn folders(args: &Args) -> Result<Folders> {
         return Ok((given, None));
     }
     let cluster = state_folder(args.dir.as_deref())?;
-    let config = Layout::prepare(&cluster, &Overrides::default())?.config;
+    let Layout { config, masters, .. } = Layout::prepare(&cluster, &Overrides::default())?;
+    if masters > 1 {
+        bail!(
+            "{} has {masters} NameNodes, and a group cannot be restored yet: restore to another folder with --dir, which then \
+             has one NameNode",
+            cluster.display()
+        );
+    }
     create_folder(&cluster)?;
     Ok((vec![("jobtracker", config.jobtracker.dir), ("namenode", config.namenode.dir)], Some(cluster)))
 }

@@ -6,20 +6,26 @@ use anyhow::{Result, bail};
 use clusters::{
     folder::dir_flag,
     local::{ClusterState, Layout, Overrides},
-    locate::state_folder,
+    locate::{Target, state_folder},
 };
 use serde::Serialize;
 use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::ExitCode,
+    time::Duration,
 };
+use view::masters::MastersStatus;
+
+/// How long to wait for the NameNodes.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Show the local cluster: its users and running daemons
 ///
 /// This command checks only that the processes are running and not frozen by a signal; `mrctl
-/// nodes` and `mrctl health` query the masters. The exit code is 0 if all daemons are running. For
-/// a cluster on several machines use `mrctl cluster status`.
+/// nodes` and `mrctl health` query the masters. Only several namenodes are asked which one leads.
+/// The exit code is 0 if all daemons are running. For a cluster on several machines use `mrctl
+/// cluster status`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl status\n  mrctl status --json")]
 pub(crate) struct Args {
@@ -45,6 +51,8 @@ pub(crate) struct ClusterStatus {
     config: PathBuf,
     namenode: String,
     jobtracker: String,
+    /// Which of several NameNodes leads; null if there is one, or if the cluster is stopped.
+    namenodes: Option<MastersStatus>,
     daemons: Vec<DaemonProcess>,
     /// One line per problem.
     warnings: Vec<String>,
@@ -59,6 +67,8 @@ struct DaemonProcess {
     pid: u32,
     addr: String,
     log: PathBuf,
+    #[serde(skip)]
+    title: String,
     #[serde(skip)]
     advice: Option<String>,
 }
@@ -75,6 +85,11 @@ impl ClusterStatus {
             pid: daemon.identity.pid,
             addr: daemon.addr.clone(),
             log: daemon.log.clone(),
+            title: if daemon.name == daemon.kind.program() {
+                format!("the {}", daemon.name)
+            } else {
+                daemon.title()
+            },
             advice: daemon.is_frozen().then(|| daemon.frozen_advice(&dir)),
         };
         let daemons: Vec<DaemonProcess> = state.daemons.iter().map(process).collect();
@@ -93,8 +108,26 @@ impl ClusterStatus {
             folder: layout.folder,
             namenode: state.namenode,
             jobtracker: state.jobtracker,
+            namenodes: None,
             daemons,
         })
+    }
+
+    /// Asks several NameNodes which one leads.
+    pub(crate) async fn ask_namenodes(&mut self) {
+        let is_running = |one: &DaemonProcess| one.state == "running";
+        if !self.namenode.contains(',') || !self.daemons.iter().any(is_running) {
+            return;
+        }
+        match Target::of_config(&self.config).namenodes(ANSWER_TIMEOUT).await {
+            Ok(all) => {
+                if !all.serves {
+                    self.state = "degraded";
+                }
+                self.namenodes = Some(all);
+            }
+            Err(error) => self.warnings.push(output::chain(&error)),
+        }
     }
 
     /// Adds warnings from the start of the cluster. With any warning, its state becomes `degraded`.
@@ -122,7 +155,7 @@ fn owner(folder: &Path) -> String {
     about.map_or_else(|_| daemon::account::user(), |about| daemon::account::name_of(about.uid()))
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     let folder = state_folder(args.dir.as_deref())?;
     if !folder.join("layout.json").is_file() {
         bail!(
@@ -130,7 +163,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             folder.display()
         );
     }
-    let status = ClusterStatus::of(&folder)?;
+    let mut status = ClusterStatus::of(&folder)?;
+    status.ask_namenodes().await;
     let code = if status.state == "running" { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if args.json {
         output::json(&status)?;
@@ -138,6 +172,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let ClusterStatus { state, access, users, folder, .. } = &status;
     output::line(format!("{state}, {access} ({users} can use it); folder {}", folder.display()))?;
+    if let Some(namenodes) = &status.namenodes {
+        output::line(&namenodes.summary)?;
+    }
     for warning in &status.warnings {
         eprintln!("mrctl: warning: {warning}");
     }
@@ -154,8 +191,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         "stopped" => output::line(format!("start it with `mrctl up{dir}`"))?,
         "degraded" => {
             for one in status.daemons.iter().filter(|one| one.state == "dead") {
-                let node = if one.name == one.kind { "the" } else { &format!("{}'s", one.name) };
-                output::line(format!("{node} {} has died: see {}", one.kind, one.log.display()))?;
+                output::line(format!("{} has died: see {}", one.title, one.log.display()))?;
             }
             if status.daemons.iter().any(|one| one.state == "dead") {
                 output::line(format!("restart the daemons that have died with `mrctl up{dir}`"))?;

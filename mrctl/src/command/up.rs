@@ -6,8 +6,8 @@ use anyhow::{Context, Result, bail};
 use clusters::{
     folder::{DEFAULT_FOLDER, dir_flag},
     local::{
-        ClusterState, Kind, Launch, Layout, Overrides, await_files, describe_failure, lock, lost_data,
-        restart,
+        ClusterState, Kind, Launch, Layout, Overrides, await_files, await_namenodes, describe_failure, lock,
+        lost_data, restart,
     },
     trust,
 };
@@ -38,19 +38,28 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 /// If the cluster has run before and its masters start, but another daemon does not or safemode
 /// stays on, the running daemons are kept: a warning names the problem, the state is "degraded",
 /// and with --detach the exit code is 1.
+///
+/// With --masters 3 the file system survives the loss of a namenode: the namenodes are a group, in
+/// which a majority must run. This is experimental: use it for trials only. There is still one
+/// jobtracker. `mrctl masters` shows which namenode leads.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl up                                   run until Ctrl-C\n  \
     mrctl up --detach                          return when it is ready\n  \
     mrctl up --nodes 6 --racks 2 --replication 3 --detach\n  \
     mrctl up --config my.toml --detach         use your own settings\n  \
-    mrctl up --open --detach                   allow clients without credentials\n\n\
+    mrctl up --open --detach                   allow clients without credentials\n  \
+    mrctl up --masters 3 --detach              three namenodes (experimental)\n\n\
     `jobtracker --print-config` prints all settings with their defaults.")]
 pub(crate) struct Args {
     /// Number of nodes, each with a datanode and a tasktracker [default: 3, or as before in this
     /// folder]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=200))]
     nodes: Option<u32>,
+    /// Number of namenodes: 1, 3 or 5 [default: 1, or as before in this folder]. More than one is
+    /// experimental; there is one jobtracker in any case
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    masters: Option<u32>,
     /// Default number of replicas of a block [default: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     replication: Option<u32>,
@@ -99,8 +108,8 @@ impl Args {
     /// Returns whether any flag sets a property that cannot be changed while the cluster is
     /// running.
     fn has_layout_flags(&self) -> bool {
-        let Self { nodes, racks, map_slots, reduce_slots, replication, .. } = self;
-        let numbers = [nodes, racks, map_slots, reduce_slots, replication];
+        let Self { nodes, masters, racks, map_slots, reduce_slots, replication, .. } = self;
+        let numbers = [nodes, masters, racks, map_slots, reduce_slots, replication];
         let names = [&self.scheduler, &self.shadow];
         self.open
             || self.closed
@@ -123,6 +132,7 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
     let has_layout_flags = args.has_layout_flags();
     let overrides = Overrides {
         nodes: args.nodes,
+        masters: args.masters,
         racks: args.racks,
         replication: args.replication,
         block_size: args.block_size,
@@ -143,6 +153,9 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
     }
     let layout = Layout::prepare(&args.dir, &overrides)?;
     note_fewer_nodes(&layout);
+    if layout.masters > 1 {
+        eprintln!("mrctl: note: several NameNodes are experimental: use them for trials only");
+    }
     note_replication(&layout);
     note_access(&layout);
     for warning in layout.lost_data() {
@@ -165,6 +178,7 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
     let code = if launch.warnings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if args.json {
         let mut status = ClusterStatus::of(&launch.layout.folder)?;
+        status.ask_namenodes().await;
         status.add(&launch.warnings);
         output::json(&status)?;
         return if args.detach { Ok(code) } else { watch(&mut launch, stop, &dir, true).await };
@@ -266,6 +280,7 @@ async fn restart_daemons(folder: &Path, mut state: ClusterState, json: bool) -> 
     // The masters are first, because the other daemons register with them: the state lists the
     // daemons in the order of a start.
     let dead: Vec<_> = state.daemons.iter().filter(|daemon| !daemon.is_running()).cloned().collect();
+    let layout = Layout::prepare(folder, &Overrides::default())?;
     let mut warnings = Vec::new();
     for daemon in &dead {
         let had_blocks = daemon.kind == Kind::Datanode;
@@ -278,12 +293,15 @@ async fn restart_daemons(folder: &Path, mut state: ClusterState, json: bool) -> 
         let restarted = restart(folder, &mut state, &daemon.name, daemon.kind).await;
         let started = state.find(&daemon.name, Some(daemon.kind))?;
         if let Err(error) = restarted {
-            // A master that does not start is an error, because the other daemons need it.
-            if matches!(daemon.kind, Kind::Namenode | Kind::Jobtracker) {
+            // A master that does not start is an error, because the other daemons need it. Of several
+            // NameNodes, a majority suffices.
+            let may_fail = daemon.kind == Kind::Namenode && layout.masters > 1;
+            if daemon.kind.is_master() && !may_fail {
                 return Err(error);
             }
-            warnings.push(describe_failure(started));
-            eprintln!("mrctl: warning: {}", describe_failure(started));
+            let warning = if may_fail { output::chain(&error) } else { describe_failure(started) };
+            eprintln!("mrctl: warning: {warning}");
+            warnings.push(warning);
         } else if !json {
             let (title, pid, addr) = (started.title(), started.identity.pid, &started.addr);
             output::line(format!("started {title} again (pid {pid}) at {addr}"))?;
@@ -291,14 +309,18 @@ async fn restart_daemons(folder: &Path, mut state: ClusterState, json: bool) -> 
     }
     // The other DataNodes register again with a restarted NameNode.
     if dead.iter().any(|daemon| matches!(daemon.kind, Kind::Namenode | Kind::Datanode)) {
-        let layout = Layout::prepare(folder, &Overrides::default())?;
-        if let Err(error) = Box::pin(await_files(&layout, &state, true)).await {
+        let ready = async {
+            await_namenodes(&layout, &state).await?;
+            await_files(&layout, &state, true).await
+        };
+        if let Err(error) = Box::pin(ready).await {
             warnings.push(output::chain(&error));
             eprintln!("mrctl: warning: {}", output::chain(&error));
         }
     }
     if json {
         let mut status = ClusterStatus::of(folder)?;
+        status.ask_namenodes().await;
         status.add(&warnings);
         output::json(&status)?;
     }
@@ -310,10 +332,11 @@ fn ready_message(launch: &Launch) -> String {
     let racks = if layout.racks == 1 { String::new() } else { format!(" in {} racks", layout.racks) };
     let nodes = output::count(layout.nodes.into(), "node");
     let word = if launch.warnings.is_empty() { "ready" } else { "degraded" };
+    let namenodes = if layout.masters == 1 { "namenode" } else { "namenodes" };
     format!(
-        "{word}: jobtracker at {}, namenode at {}, {nodes}{racks}, replication {}, blocks of {}, {}; folder {}",
+        "{word}: jobtracker at {}, {namenodes} at {}, {nodes}{racks}, replication {}, blocks of {}, {}; folder {}",
         state.jobtracker,
-        state.namenode,
+        state.namenode.replace(',', ", "),
         layout.config.namenode.replication,
         layout.config.namenode.block_size,
         if layout.open { "open to every local account" } else { "closed" },

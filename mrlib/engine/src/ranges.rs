@@ -5,7 +5,10 @@
 //! programs the job binary does it (`--sample`), because only it has the mapper.
 
 use crate::{dfs_error::dfs_error, execution::sample_keys, input::DfsFile, partition::encode_splits};
-use daemon::config::{ClientConfig, SecurityConfig};
+use daemon::{
+    MasterAddrs,
+    config::{ClientConfig, SecurityConfig},
+};
 use dfs_client::{Client, ClientOptions, path::DfsPath};
 use mrlib_api::{Conf, Job, TaskError};
 use security::Credentials;
@@ -21,8 +24,8 @@ const KEYS_MAX: usize = 200_000;
 /// The JSON that a job binary with `--sample` reads from stdin.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SampleRequest {
-    /// Address of the NameNode, `host:port`.
-    pub namenode: String,
+    /// Address of the NameNode, `host:port`, or a list of addresses.
+    pub namenode: MasterAddrs,
     /// Options of the file system client.
     #[serde(default)]
     pub client: ClientConfig,

@@ -2837,6 +2837,9 @@ pub struct RegisterReply {
     /// identifies this start
     #[prost(fixed64, tag = "4")]
     pub start: u64,
+    /// whether this NameNode leads its group; one without a group does
+    #[prost(bool, tag = "5")]
+    pub leads: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Replica {
@@ -2897,6 +2900,10 @@ pub struct HeartbeatRequest {
     /// blocks whose replica was read again on command and is good
     #[prost(uint64, repeated, tag = "15")]
     pub checked: ::prost::alloc::vec::Vec<u64>,
+    /// The highest epoch of the NameNode that this DataNode has stored. It executes no command of an
+    /// earlier one, and has reported every replica that it deleted before, here or earlier.
+    #[prost(uint64, tag = "18")]
+    pub epoch: u64,
     /// the last heartbeat: the node stops and will not come back soon
     #[prost(bool, tag = "14")]
     pub leaving: bool,
@@ -2938,8 +2945,18 @@ pub struct HeartbeatReply {
     /// this incarnation is unknown to the NameNode
     #[prost(bool, tag = "1")]
     pub register_again: bool,
+    /// The DataNode executes them if it knows no higher epoch than that of the reply.
     #[prost(message, repeated, tag = "2")]
     pub commands: ::prost::alloc::vec::Vec<Command>,
+    /// of the start of the NameNode, or of the leadership in a group
+    #[prost(uint64, tag = "3")]
+    pub epoch: u64,
+    /// identifies this start
+    #[prost(fixed64, tag = "4")]
+    pub start: u64,
+    /// whether this NameNode leads its group; one without a group does
+    #[prost(bool, tag = "5")]
+    pub leads: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Command {

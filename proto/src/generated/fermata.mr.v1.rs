@@ -43,8 +43,9 @@ pub struct TaskSpec {
     /// folder in the file system for the pieces of this attempt; empty: none
     #[prost(string, tag = "9")]
     pub work_output: ::prost::alloc::string::String,
-    #[prost(string, tag = "10")]
-    pub namenode: ::prost::alloc::string::String,
+    /// addresses of all NameNodes
+    #[prost(string, repeated, tag = "10")]
+    pub namenodes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// The shuffle token of the job, for trackers. A task gets the token of its own partition instead.
     #[prost(bytes = "vec", tag = "11")]
     pub shuffle_token: ::prost::alloc::vec::Vec<u8>,

@@ -2,7 +2,7 @@
 //! stopped.
 
 use clap::Parser;
-use daemon::lifecycle::DaemonArgs;
+use daemon::{MasterAddrs, lifecycle::DaemonArgs};
 use std::{path::PathBuf, process::ExitCode};
 
 /// Runs the tasks of Fermata jobs on this machine
@@ -23,9 +23,9 @@ struct Args {
     /// Folder for map outputs, spills and logs, ideally one per disk; may be repeated
     #[arg(long = "dir", value_name = "FOLDER")]
     dirs: Vec<PathBuf>,
-    /// Address of the JobTracker
-    #[arg(long, value_name = "HOST:PORT")]
-    jobtracker: Option<String>,
+    /// Address of the JobTracker; of several with commas
+    #[arg(long, value_name = "HOST:PORT[,...]")]
+    jobtracker: Option<MasterAddrs>,
     /// Maximum number of concurrent maps
     #[arg(long, value_name = "N")]
     map_slots: Option<u32>,

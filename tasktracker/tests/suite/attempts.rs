@@ -117,7 +117,7 @@ async fn reduces_get_map_events_with_local_paths() {
 async fn failed_fetch_or_start_is_reported_with_its_cause() {
     let world = World::start_with(|config| config.client.deadline = daemon::Period::millis(200)).await;
     let mut spec = spec("job_1.m0.0", "ok");
-    spec.namenode = "127.0.0.1:1".into();
+    spec.namenodes = vec!["127.0.0.1:1".into()];
     spec.program = Some(Program {
         kind: Some(program::Kind::Executable("/bin/job".into())),
         files: vec![],

@@ -1,6 +1,11 @@
 //! A fake JobTracker that uses real gRPC. It records messages, and sends the orders that a test
 //! requests.
 
+use dfs_client::error::Error;
+use proto::master::{
+    ChangeGroupReply, ChangeGroupRequest, GroupReply, GroupRequest, LeadershipReply, LeadershipRequest,
+    master_server::{Master, MasterServer},
+};
 use proto::mr::{
     AttemptReport, FromTracker, Heartbeat, Order, Orders, Progress, RegisterTracker, Registered, ToTracker,
     attempt_report::Status as Report,
@@ -29,6 +34,12 @@ pub(crate) struct Received {
     newest_order: u64,
     /// Heartbeat interval that is sent in replies to registrations; 50 ms if this is 0.
     pub(crate) heartbeat_ms: u64,
+    /// The epoch in which it leads; 1 if this is 0.
+    pub(crate) epoch: u64,
+    /// Whether another JobTracker leads.
+    pub(crate) follows: bool,
+    /// `lost_after` in replies to registrations; 600 s if this is 0.
+    pub(crate) lost_after_ms: u64,
     /// Whether to ignore heartbeats.
     pub(crate) mute: bool,
     /// If set, registrations are refused with this message.
@@ -55,7 +66,9 @@ impl JobTracker {
         // Use the message limit of the real JobTracker.
         let service = TrackerLinkServer::new(jobtracker.clone()).max_decoding_message_size(8 << 20);
         let incoming = tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
-        let server = tonic::transport::Server::builder().add_service(service);
+        let server = tonic::transport::Server::builder()
+            .add_service(service)
+            .add_service(MasterServer::new(jobtracker.clone()));
         tokio::spawn(server.serve_with_incoming(incoming));
         (jobtracker, addr)
     }
@@ -133,10 +146,14 @@ impl JobTracker {
                     Some(text) => to_tracker::Kind::Refused(text),
                     None => to_tracker::Kind::Registered(Registered {
                         tracker: 0,
-                        epoch: 1,
+                        epoch: received.epoch.max(1),
                         heartbeat_ms,
                         incarnation: 1,
-                        lost_after_ms: 600_000,
+                        lost_after_ms: if received.lost_after_ms == 0 {
+                            600_000
+                        } else {
+                            received.lost_after_ms
+                        },
                     }),
                 };
                 out.send(Ok(ToTracker { kind: Some(kind) })).ok();
@@ -190,6 +207,9 @@ impl TrackerLink for JobTracker {
         &self,
         request: Request<Streaming<FromTracker>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
+        if self.with(|received| received.follows) {
+            return Err(Error::not_leader(security::Role::JobTracker, None).into());
+        }
         let (out, stream) = mpsc::unbounded_channel();
         let (jobtracker, mut incoming) = (self.clone(), request.into_inner());
         tokio::spawn(async move {
@@ -198,5 +218,24 @@ impl TrackerLink for JobTracker {
             }
         });
         Ok(Response::new(UnboundedReceiverStream::new(stream)))
+    }
+}
+
+#[tonic::async_trait]
+impl Master for JobTracker {
+    async fn leadership(&self, _: Request<LeadershipRequest>) -> Result<Response<LeadershipReply>, Status> {
+        let (leads, epoch) = self.with(|received| (!received.follows, received.epoch.max(1)));
+        Ok(Response::new(LeadershipReply { leads, epoch: if leads { epoch } else { 0 } }))
+    }
+
+    async fn group(&self, _: Request<GroupRequest>) -> Result<Response<GroupReply>, Status> {
+        Err(Status::unimplemented("not used by the tests"))
+    }
+
+    async fn change_group(
+        &self,
+        _: Request<ChangeGroupRequest>,
+    ) -> Result<Response<ChangeGroupReply>, Status> {
+        Err(Status::unimplemented("not used by the tests"))
     }
 }

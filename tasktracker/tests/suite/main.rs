@@ -2,6 +2,7 @@
 
 mod attempts;
 mod daemon_process;
+mod failover;
 mod jobtracker;
 mod limits;
 mod process_reuse;
@@ -48,7 +49,7 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let (jobtracker, addr) = JobTracker::start().await;
         let mut config = Config::default();
-        config.cluster.jobtracker = addr;
+        config.cluster.jobtracker = addr.into();
         config.tasktracker.node = "here".into();
         config.tasktracker.listen = "127.0.0.1:0".into();
         config.tasktracker.dirs = vec![dir.path().join("one")];

@@ -32,7 +32,7 @@ async fn start_dfs(folder: &Path) -> FileSystem {
     tokio::spawn(async move { dfs::namenode::run(&served, &args, dfs::namenode::Recovery::Refuse).await });
     let address = || async { std::fs::read_to_string(&ready).ok().filter(|text| !text.trim().is_empty()) };
     let namenode = until("a NameNode", address).await.trim().to_owned();
-    config.cluster.namenode.clone_from(&namenode);
+    config.cluster.namenode = (&namenode).into();
     config.datanode.node = "n1".into();
     config.datanode.listen = "127.0.0.1:0".into();
     config.datanode.dirs = vec![folder.join("n1")];
@@ -53,7 +53,7 @@ impl FileSystem {
 
     fn spec(&self, attempt: &str, fake: &str, files: &[&str]) -> TaskSpec {
         let mut spec = spec(attempt, fake);
-        spec.namenode.clone_from(&self.namenode);
+        spec.namenodes = vec![self.namenode.clone()];
         if let Some(program) = &mut spec.program {
             program.files = files.iter().map(ToString::to_string).collect();
         }

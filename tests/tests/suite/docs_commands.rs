@@ -36,10 +36,11 @@ use std::{
 const PAGE_TIMEOUT: Duration = Duration::from_mins(4);
 
 /// Pages that have a test below.
-const TESTED_PAGES: [&str; 9] = [
+const TESTED_PAGES: [&str; 10] = [
     "README.md",
     "docs/operate/by-hand.md",
     "docs/operate/machines.md",
+    "docs/operate/masters.md",
     "docs/operate/namespaces.md",
     "docs/operate/recovery.md",
     "docs/research/schedulers.md",
@@ -388,6 +389,11 @@ fn commands_of_the_by_hand_page_run() {
 #[test]
 fn commands_of_the_recovery_page_run() {
     run_page("docs/operate/recovery.md", "");
+}
+
+#[test]
+fn commands_of_the_page_about_several_namenodes_run() {
+    run_page("docs/operate/masters.md", "");
 }
 
 #[test]

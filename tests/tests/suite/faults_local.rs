@@ -150,7 +150,7 @@ fn proxy_that_kills_before(request: usize, cluster: &Cluster) -> String {
     std::thread::spawn(move || {
         for client in listener.incoming().map_while(Result::ok) {
             // While the JobTracker is down, the connection of the client is closed.
-            let Ok(server) = TcpStream::connect(&jobtracker) else { continue };
+            let Ok(server) = TcpStream::connect(&jobtracker[0]) else { continue };
             let (requests, pid) = (requests.clone(), pid.clone());
             let (mut answers, mut to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
             std::thread::spawn(move || io::copy(&mut answers, &mut to));

@@ -33,6 +33,7 @@ mod jobtracker_disk;
 mod journal_damage;
 mod local_cluster;
 mod machines;
+mod masters;
 mod module_cycles;
 mod remote;
 mod retired_terms;

@@ -65,6 +65,16 @@ impl NameNodeConfig {
                 return refuse(key, value, "must be more than 0");
             }
         }
+        if self.member == 0 && !(self.join.is_empty() && self.advertise.is_empty()) {
+            let why = "must be the ID of this member, because namenode.join or namenode.advertise is set";
+            return refuse("namenode.member", "0".into(), why);
+        }
+        for addr in self.join.iter().chain(Some(&self.advertise).filter(|addr| !addr.is_empty())) {
+            if !is_host_port(addr) {
+                let key = if *addr == self.advertise { "namenode.advertise" } else { "namenode.join" };
+                return refuse(key, format!("{addr:?}"), "must be host:port, the port a number up to 65535");
+            }
+        }
         let Self { dead_after, suspect_after, safemode_threshold, .. } = self;
         if dead_after <= suspect_after {
             let why = "must be longer than namenode.suspect_after";
@@ -201,6 +211,8 @@ mod tests {
     fn settings_that_cannot_work_are_rejected_with_their_name() {
         for (settings, begins) in [
             ("[namenode]\nblock_size = \"99999TiB\"", "namenode.block_size = "),
+            ("[namenode]\njoin = [\"a:1\"]", "namenode.member = 0: must be the ID"),
+            ("[namenode]\nmember = 2\njoin = [\"a:1\", \"b\"]", "namenode.join = \"b\": must be host:port"),
             ("[client]\ndeadline = \"0s\"", "client.deadline = 0s"),
             ("[client]\nparallel_blocks = 0", "client.parallel_blocks = 0"),
             ("[datanode]\ndirs = []", "datanode.dirs = []"),

@@ -54,7 +54,7 @@ mod tests {
         let config = merge("[scheduler]\nname = \"fair\"\n[tasktracker]\nmap_slots = 8\n").unwrap();
         assert_eq!((config.scheduler.name.as_str(), config.tasktracker.map_slots), ("fair", 8));
         assert_eq!(config.tasktracker.listen, "0.0.0.0:9501");
-        assert_eq!(config.cluster.namenode, "a:1");
+        assert_eq!(config.cluster.namenode, "a:1".into());
     }
 
     #[test]

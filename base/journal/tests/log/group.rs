@@ -9,7 +9,8 @@ use fermata_journal::{
 };
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, mpsc},
+    sync::{Arc, Barrier, Mutex, mpsc},
+    thread,
 };
 
 const SEEDS: u64 = 20;
@@ -243,4 +244,27 @@ fn functions_are_called_in_order_and_also_when_the_log_fails() {
     assert!(append(5, &[b"e"]).is_err());
     assert_eq!(calls.lock().unwrap()[3..], [(4, false)]);
     assert!(log.truncate_after(1).is_err() && log.skip_to(9).is_err());
+}
+
+/// The member makes a snapshot while it receives one of its leader.
+#[test]
+fn two_snapshots_that_are_registered_together_are_both_known() {
+    const ROUNDS: u64 = 2000;
+    let log = &open(&CrashDisk::new()).unwrap();
+    let barrier = &Barrier::new(2);
+    for round in 1..=ROUNDS {
+        let seqs = [2 * round - 1, 2 * round];
+        for seq in seqs {
+            log.snapshot_writer(seq).unwrap().finish().unwrap();
+        }
+        thread::scope(|scope| {
+            for seq in seqs {
+                scope.spawn(move || {
+                    barrier.wait();
+                    log.keep_snapshot(seq).unwrap();
+                });
+            }
+        });
+        assert_eq!(log.newest_snapshot().unwrap().map(|newest| newest.seq), Some(seqs[1]));
+    }
 }

@@ -53,8 +53,11 @@ pub(in super::super) struct Cluster {
     pub(super) nodes: Nodes,
     pub(super) namenode: String,
     pub(super) config: daemon::config::ClientConfig,
+    /// The service, for more servers with the same namespace.
+    pub(super) service: FakeNameNode,
 }
 
+#[derive(Clone)]
 pub(in super::super) struct FakeNameNode {
     namespace: Arc<Mutex<FakeNamespace>>,
     nodes: Nodes,
@@ -74,6 +77,7 @@ impl Cluster {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let namenode = listener.local_addr().unwrap().to_string();
         let service = FakeNameNode { namespace: namespace.clone(), nodes: all.clone() };
+        let for_members = service.clone();
         let incoming = tonic::transport::server::TcpIncoming::from(listener);
         let server = tonic::transport::Server::builder().add_service(NameNodeServer::new(service));
         tokio::spawn(server.serve_with_incoming(incoming));
@@ -81,7 +85,7 @@ impl Cluster {
             deadline: daemon::Period::secs(2),
             ..daemon::config::ClientConfig::default()
         };
-        Self { namespace, nodes: all, namenode, config }
+        Self { namespace, nodes: all, namenode, config, service: for_members }
     }
 
     pub(in super::super) async fn client(&self) -> Client {

@@ -3,6 +3,7 @@
 
 mod calls;
 mod cluster;
+mod masters;
 mod nodes;
 mod read;
 mod write;

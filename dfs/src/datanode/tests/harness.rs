@@ -70,8 +70,14 @@ pub(super) struct Registrations {
     /// The heartbeat interval in milliseconds; 50 if `None`.
     pub(super) heartbeat_ms: Option<u64>,
     pub(super) refuse: Option<String>,
+    /// ID of the cluster that the NameNode belongs to; `test-cluster` if `None`.
+    pub(super) cluster_id: Option<String>,
     /// The epoch of the NameNode. A 0 is replaced by 1.
     pub(super) epoch: u64,
+    /// Whether another NameNode leads.
+    pub(super) follows: bool,
+    /// Whether heartbeats are not answered for now.
+    pub(super) is_silent: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -124,10 +130,12 @@ impl BlockReports for FakeNameNode {
         let uuid = request.address.as_ref().unwrap().uuid.clone();
         let heartbeat_ms = registrations.heartbeat_ms.unwrap_or(50);
         let epoch = registrations.epoch.max(1);
+        let leads = !registrations.follows;
+        let cluster_id = registrations.cluster_id.clone().unwrap_or_else(|| "test-cluster".into());
         let known = registrations.nodes.entry(uuid).or_default();
         known.registrations.push(request);
         (known.forget, known.refuse_heartbeats) = (false, None);
-        Ok(Response::new(RegisterReply { cluster_id: "test-cluster".into(), heartbeat_ms, epoch, start: 1 }))
+        Ok(Response::new(RegisterReply { cluster_id, heartbeat_ms, epoch, start: epoch, leads }))
     }
 
     async fn full_report(
@@ -157,16 +165,22 @@ impl BlockReports for FakeNameNode {
         request: Request<HeartbeatRequest>,
     ) -> Result<Response<HeartbeatReply>, Status> {
         let request = request.into_inner();
+        while self.registrations.lock().is_silent {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         let mut registrations = self.registrations.lock();
+        let epoch = registrations.epoch.max(1);
+        let reply =
+            HeartbeatReply { epoch, start: epoch, leads: !registrations.follows, ..Default::default() };
         let known = registrations.nodes.entry(request.uuid.clone()).or_default();
         if known.forget {
-            return Ok(Response::new(HeartbeatReply { register_again: true, commands: vec![] }));
+            return Ok(Response::new(HeartbeatReply { register_again: true, ..reply }));
         }
         if let Some(code) = known.refuse_heartbeats {
             return Err(Status::new(code, "heartbeats are refused"));
         }
         if let Some((_, commands)) = known.last.clone().filter(|(seq, _)| *seq == request.seq) {
-            return Ok(Response::new(HeartbeatReply { register_again: false, commands }));
+            return Ok(Response::new(HeartbeatReply { commands, ..reply }));
         }
         known.replicas.extend(request.received.iter().map(|replica| (replica.block_id, replica.length)));
         let bad = request.bad.iter().map(|bad| bad.block_id);
@@ -183,7 +197,7 @@ impl BlockReports for FakeNameNode {
             known.lose_answers -= 1;
             return Err(Status::unavailable("the answer is lost"));
         }
-        Ok(Response::new(HeartbeatReply { register_again: false, commands }))
+        Ok(Response::new(HeartbeatReply { commands, ..reply }))
     }
 }
 
@@ -204,7 +218,7 @@ impl Bench {
 
     pub(super) fn config(&self, name: &str) -> Config {
         let mut config = Config::default();
-        config.cluster.namenode = self.namenode.addr.to_string();
+        config.cluster.namenode = self.namenode.addr.to_string().into();
         config.datanode.node = name.into();
         config.datanode.listen = "127.0.0.1:0".into();
         config.datanode.dirs = vec![self.dir(name)];

@@ -4,6 +4,7 @@
 mod damage;
 mod disks;
 mod failing_disks;
+mod group;
 mod harness;
 mod orders;
 mod reads;

@@ -164,12 +164,12 @@ async fn node_without_a_namenode_serves_transfers_and_keeps_its_reports() {
         listener.local_addr().unwrap()
     };
     let mut config = bench.config("n1");
-    config.cluster.namenode = port.to_string();
+    config.cluster.namenode = port.to_string().into();
     let node = super::super::DataNode::start(&config).await.unwrap();
     put(&chain(&[&node]), 1, b"hello").unwrap();
     assert_eq!(read(&node, 1, 5).unwrap().1, b"hello");
     tokio::time::timeout(Duration::from_millis(50), node.ready()).await.unwrap_err();
-    assert_eq!(node.node.store.pending_reports.batch().len(), 1);
+    assert!(!node.node.store.pending_reports.queue_is_empty());
     node.stop().await;
     let node = bench.node("n1").await;
     assert_eq!(bench.namenode.requests_of(&node).replicas.get(&1), Some(&5));
@@ -201,7 +201,7 @@ async fn concurrent_delete_and_write_of_a_block_stay_consistent() {
                 node.node.store.delete(
                     &[(dfs_client::ids::BlockId(1), dfs_client::ids::Nonce(NONCE))],
                     u64::MAX,
-                    || true,
+                    || Some(()),
                 );
             });
         });
@@ -231,7 +231,7 @@ async fn repeated_deletion_keeps_a_replica_that_was_written_after_the_order() {
         bench.namenode.command(&node, delete(block));
     }
     wait_for("two waiting deletions", || queue.len() == 2).await;
-    store.delete(&[(BlockId(1), Nonce(NONCE))], u64::MAX, || true);
+    store.delete(&[(BlockId(1), Nonce(NONCE))], u64::MAX, || Some(()));
     put(&chain(&[&node]), 1, &data).unwrap();
     drop(lock);
     bench.namenode.until(&node, "the last deletion", |known| known.deleted.contains(&10)).await;

@@ -11,6 +11,8 @@ use std::sync::Arc;
 /// The changes of a record that affect the volatile half of the state.
 #[derive(Debug, Default)]
 pub(in crate::namenode) struct Changes {
+    /// Blocks that were added to a file.
+    pub(in crate::namenode) added: Vec<BlockId>,
     /// Blocks that were committed: their lengths are final.
     pub(in crate::namenode) committed: Vec<BlockId>,
     /// Blocks that were deleted.
@@ -23,6 +25,8 @@ pub(in crate::namenode) struct Changes {
     pub(in crate::namenode) released: Vec<(FileId, Box<str>)>,
     /// Names of nodes whose drain was started or stopped.
     pub(in crate::namenode) drains: Vec<String>,
+    /// Whether the epoch has changed.
+    pub(in crate::namenode) started: bool,
 }
 
 pub(super) fn apply_error(what: impl std::fmt::Display) -> ApplyError {
@@ -55,7 +59,11 @@ impl Namespace {
         match edit {
             Edit::FolderCreated { .. } | Edit::FileCreated { .. } => self.apply_created(at_ms, edit, changes),
             Edit::FileReopened { file, holder } => self.apply_reopened(*file, holder, changes),
-            Edit::BlockAdded { file, block, nonce } => self.apply_block_added(*file, *block, *nonce),
+            Edit::BlockAdded { file, block, nonce } => {
+                self.apply_block_added(*file, *block, *nonce)?;
+                changes.added.push(*block);
+                Ok(())
+            }
             Edit::BlockCommitted { block, length } => self.apply_block_committed(*block, *length, changes),
             Edit::BlockDropped { block } => self.apply_block_dropped(*block, changes),
             Edit::FileClosed { file } => self.apply_closed(at_ms, *file, changes),
@@ -86,7 +94,10 @@ impl Namespace {
                 changes.drains.push(node.clone());
                 Ok(())
             }
-            Edit::Started { .. } => self.apply_started(edit),
+            Edit::Started { .. } => {
+                changes.started = true;
+                self.apply_started(edit)
+            }
             Edit::SafemodeSet { on } => {
                 self.safemode = *on;
                 Ok(())

@@ -103,6 +103,11 @@ impl Checks {
         self.internal.retain(|(_, at)| *at != ix);
     }
 
+    /// Removes all pending and recent checks.
+    pub(super) fn forget_all(&mut self) {
+        *self = Self { checked: self.checked, ..Self::default() };
+    }
+
     /// Returns the number of pending checks that clients have requested.
     pub(super) fn pending(&self) -> u64 {
         (self.pending.len() - self.internal.len()) as u64

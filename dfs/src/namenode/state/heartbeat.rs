@@ -31,6 +31,10 @@ impl State {
             self.nodes_changed();
             return HeartbeatAnswer::Commands(Vec::new());
         }
+        let node = self.nodes.get_mut(ix);
+        if node.must_register {
+            return HeartbeatAnswer::RegisterAgain;
+        }
         match &node.last_answer {
             Some((seq, answer)) if *seq == heartbeat.seq => return HeartbeatAnswer::Commands(answer.clone()),
             // A later heartbeat arrived first: the contents of this one are outdated.
@@ -46,8 +50,17 @@ impl State {
             self.heartbeats_changed(ix);
         }
         self.apply_heartbeat(ix, &heartbeat);
-        self.repair_after_copies(now);
-        let commands = self.take_commands(now, ix);
+        // After the reports: they contain the deletions of earlier epochs.
+        let acknowledged = &mut self.nodes.get_mut(ix).acknowledged;
+        if std::mem::replace(acknowledged, heartbeat.epoch) != heartbeat.epoch {
+            self.heartbeats_changed(ix);
+        }
+        let commands = if self.is_leader {
+            self.repair_after_copies(now);
+            self.take_commands(now, ix)
+        } else {
+            Vec::new()
+        };
         self.nodes.get_mut(ix).last_answer = Some((heartbeat.seq, commands.clone()));
         HeartbeatAnswer::Commands(commands)
     }

@@ -13,6 +13,7 @@ mod check;
 pub(crate) mod checks;
 mod drain;
 mod events;
+mod group;
 mod heartbeat;
 mod homes;
 mod leases;
@@ -82,9 +83,10 @@ pub struct State {
     stale: BTreeMap<(BlockId, NodeIx), Nonce>,
     /// Names of DataNodes whose registration was refused, with the reason.
     refused_nodes: BTreeMap<String, String>,
-    /// Replicas with block IDs that this namespace has never assigned: the records of their blocks
-    /// were lost. They are never deleted.
-    future: BTreeSet<(BlockId, NodeIx)>,
+    /// Replicas with block IDs that this namespace has never assigned, with their nonces and
+    /// lengths; `None` for a damaged one. The records of their blocks were lost, or this member of a
+    /// group has not applied them yet. They are never deleted.
+    future: BTreeMap<(BlockId, NodeIx), Option<(Nonce, u64)>>,
     /// Blocks with at least one good replica, but fewer than wanted.
     queue: Queue,
     /// Blocks with more replicas than wanted.
@@ -117,6 +119,11 @@ pub struct State {
     /// start have no replicas of blocks from this ID on.
     first_block: BlockId,
     checks: Checks,
+    /// Whether this NameNode executes operations and orders repair work. A member of a group does
+    /// only while it leads.
+    is_leader: bool,
+    /// Whether this NameNode is a member of a group.
+    is_member: bool,
 }
 
 /// Counters since the start of the NameNode.
@@ -143,7 +150,7 @@ impl State {
             orphans: BTreeMap::new(),
             stale: BTreeMap::new(),
             refused_nodes: BTreeMap::new(),
-            future: BTreeSet::new(),
+            future: BTreeMap::new(),
             queue: Queue::default(),
             surplus: BTreeSet::new(),
             surplus_after: BlockId(0),
@@ -160,6 +167,8 @@ impl State {
             known_missing: BTreeMap::new(),
             first_block: BlockId(0),
             checks: Checks::default(),
+            is_leader: true,
+            is_member: false,
         };
         state.first_block = BlockId(state.namespace.next_block());
         state.lease_all(now);
@@ -187,22 +196,20 @@ impl State {
         Ok(Handled { outcome, entry: Some(Entry { record, bytes }) })
     }
 
-    /// Does the periodic work: expiry, repair, the end of safemode. Must be called about every 200
-    /// ms. If the process was paused and could not receive messages, all deadlines are extended by
-    /// that time.
+    /// Does the periodic work: expiry, repair, the end of safemode; only the last of these if this
+    /// NameNode follows another. Must be called about every 200 ms. If the process was paused and
+    /// could not receive messages, all deadlines are extended by that time.
     pub fn tick(&mut self, now: Now) -> Vec<Record> {
-        let pause = now.mono_ms.saturating_sub(self.last_tick_ms);
-        self.last_tick_ms = now.mono_ms;
-        if pause >= self.settings.suspect_after_ms {
-            self.nodes.extend_after_pause(now.mono_ms, pause);
-            self.extend_leases_after_pause(now, pause);
-        }
+        self.extend_after_pause(now);
         self.check_liveness(now);
         self.tick_safemode(now);
+        self.not_copied_before.retain(|_, until| *until > now.mono_ms);
+        if !self.is_leader {
+            return Vec::new();
+        }
         self.note_drained();
         self.repeat_checks(now);
         self.drop_late_copies(now);
-        self.not_copied_before.retain(|_, until| *until > now.mono_ms);
         if self.in_safemode() {
             return Vec::new();
         }
@@ -211,6 +218,16 @@ impl State {
         self.delete_surplus();
         self.delete_orphans(now);
         records
+    }
+
+    /// Extends all deadlines if the process was paused since the last tick.
+    fn extend_after_pause(&mut self, now: Now) {
+        let pause = now.mono_ms.saturating_sub(self.last_tick_ms);
+        self.last_tick_ms = now.mono_ms;
+        if pause >= self.settings.suspect_after_ms {
+            self.nodes.extend_after_pause(now.mono_ms, pause);
+            self.extend_leases_after_pause(now, pause);
+        }
     }
 
     fn plan_operation(&self, now: Now, request: &Request) -> Result<(Outcome, Vec<Edit>), Error> {
@@ -248,6 +265,9 @@ impl State {
         for file in changes.opened {
             self.lease_file(now, file);
         }
+        for block in changes.added {
+            self.block_added(block);
+        }
         for block in changes.committed {
             self.block_committed(now, block);
         }
@@ -261,6 +281,10 @@ impl State {
         }
         for node in changes.drains {
             self.drain_changed(&node);
+        }
+        if changes.started {
+            // No DataNode is confirmed in the new epoch.
+            self.nodes_changed();
         }
     }
 

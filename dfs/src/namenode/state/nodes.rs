@@ -62,6 +62,12 @@ pub(super) struct Node {
     pub(super) missed_copy: bool,
     /// Number of blocks that are being written to this node.
     pub(super) writes: u32,
+    /// The epoch that the node has acknowledged in its last heartbeat; 0 after a registration. It
+    /// executes no deletion of an earlier epoch any more, and has reported those that it has
+    /// executed.
+    pub(super) acknowledged: u64,
+    /// Whether the node must register again, because its replicas are not all known any more.
+    pub(super) must_register: bool,
     pub(super) incoming_report: Option<IncomingReport>,
     /// Whether the full report of the node is complete.
     pub(super) reported: bool,
@@ -137,6 +143,10 @@ impl Deletes {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.pending.is_empty() && self.sent.is_empty()
+    }
+
     /// Returns whether this replica is to be deleted.
     pub(super) fn contains(&self, block: BlockId, nonce: Nonce) -> bool {
         [&self.pending, &self.sent].iter().any(|map| map.get(&block) == Some(&nonce))
@@ -206,6 +216,8 @@ impl Node {
             receiving: Traffic::default(),
             missed_copy: false,
             writes: 0,
+            acknowledged: 0,
+            must_register: false,
             incoming_report: Some(IncomingReport::default()),
             reported: false,
             drained_reported: false,
@@ -264,6 +276,10 @@ impl Nodes {
 
     pub(super) fn find_name(&self, name: &str) -> Option<NodeIx> {
         self.iter().find(|(_, node)| node.registration.node == name).map(|(ix, _)| ix)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Node> {
+        self.slots.iter_mut()
     }
 
     pub(super) fn get(&self, ix: NodeIx) -> &Node {

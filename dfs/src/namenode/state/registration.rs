@@ -28,9 +28,11 @@ impl State {
     /// has new data folders and the other DataNode has replicas. The other DataNode is removed, and
     /// is refused when it registers again.
     pub fn register(&mut self, now: Now, registration: Registration) -> Result<(), Error> {
-        self.check_registration(&registration)?;
-        self.check_history(&registration)?;
-        self.check_lost_replicas(&registration)?;
+        self.check_registration(&registration)
+            .and_then(|()| self.check_may_admit(&registration))
+            .and_then(|()| self.check_history(&registration))
+            .and_then(|()| self.check_lost_replicas(&registration))
+            .map_err(|refusal| self.soften_refusal(refusal))?;
         self.refused_nodes.remove(&registration.node);
         let draining = self.namespace.is_draining(&registration.node);
         let known = self.nodes.find(registration.uuid);
@@ -54,6 +56,7 @@ impl State {
                 node.last_answer = None;
                 node.incoming_report = Some(IncomingReport::default());
                 node.reported = false;
+                (node.acknowledged, node.must_register) = (0, false);
                 if node.draining != draining {
                     let name = node.registration.node.clone();
                     self.drain_changed(&name);
@@ -65,6 +68,16 @@ impl State {
         Ok(())
     }
 
+    /// A follower does not end a DataNode: it may not have heard yet that the other DataNode with
+    /// the same name is dead.
+    fn soften_refusal(&self, refusal: Error) -> Error {
+        let kind = match refusal.kind {
+            Kind::Refused if !self.is_leader => Kind::Unavailable,
+            kind => kind,
+        };
+        Error { kind, ..refusal }
+    }
+
     fn check_registration(&self, registration: &Registration) -> Result<(), Error> {
         let refuse = |kind, message| Err(Error::new(kind, message));
         let ours = self.cluster_id();
@@ -72,8 +85,10 @@ impl State {
             return refuse(Kind::Invalid, "the DataNode has no name: set datanode.node".into());
         }
         if !registration.cluster_id.is_empty() && registration.cluster_id != ours {
+            // It may be one of several NameNodes and belong to the wrong cluster: `Refused` is the
+            // answer of the leader of the right one.
             return refuse(
-                Kind::Refused,
+                Kind::Invalid,
                 format!(
                     "{}: its data folders belong to cluster {}, but this is cluster {ours}: use other data folders or the NameNode of that cluster",
                     registration.node, registration.cluster_id
@@ -107,6 +122,21 @@ impl State {
         Ok(())
     }
 
+    /// A follower does not admit a DataNode with empty folders: it may not know the one with the same
+    /// name that had replicas. The leader decides, and gives it the ID of the cluster.
+    fn check_may_admit(&self, registration: &Registration) -> Result<(), Error> {
+        let why = match &registration.cluster_id {
+            _ if self.is_leader => return Ok(()),
+            _ if self.namespace.epoch() == 0 => "has not received the namespace yet",
+            new if new.is_empty() => {
+                "does not lead, and only the leader admits a DataNode with empty folders"
+            }
+            _ => return Ok(()),
+        };
+        let why = format!("{}: this member of the group of NameNodes {why}: try again", registration.node);
+        Err(Error::new(Kind::Unavailable, why))
+    }
+
     /// Refuses a DataNode that has registered with a start of the NameNode that this namespace does
     /// not contain. This NameNode then runs from an older copy of its folder, and would delete or
     /// ignore replicas that were written after the copy was made.
@@ -117,6 +147,13 @@ impl State {
         };
         let (node, seen, ours) = (&registration.node, registration.seen_epoch, self.namespace.epoch());
         let what = match mismatch {
+            StartMismatch::Newer if self.is_member => {
+                let why = format!(
+                    "{node} has registered with start {seen} of the NameNode, and this member of its group has only \
+                     applied start {ours}: try again"
+                );
+                return Err(Error::new(Kind::Unavailable, why));
+            }
             StartMismatch::Newer => {
                 format!("has registered with start {seen} of the NameNode, but this is start {ours}")
             }
@@ -265,13 +302,10 @@ impl State {
 
     /// Returns all known replicas of a node except damaged ones, which the node has quarantined.
     fn replicas_on(&self, ix: NodeIx) -> BTreeSet<BlockId> {
-        let on_node = |set: &BTreeSet<(BlockId, NodeIx)>| -> Vec<BlockId> {
-            set.iter().filter(|(_, at)| *at == ix).map(|(block, _)| *block).collect()
-        };
         let mut all = self.nodes.get(ix).blocks.clone();
         let with_nonce = [&self.orphans, &self.stale].into_iter().flat_map(BTreeMap::keys);
         all.extend(with_nonce.filter(|(_, at)| *at == ix).map(|(block, _)| *block));
-        all.extend(on_node(&self.future));
+        all.extend(self.future.keys().filter(|(_, at)| *at == ix).map(|(block, _)| *block));
         let uncommitted = self.uncommitted.iter().filter(|(_, on)| on.iter().any(|(at, _)| *at == ix));
         all.extend(uncommitted.map(|(block, _)| *block));
         all
@@ -343,9 +377,8 @@ impl State {
         for map in [&mut self.orphans, &mut self.stale] {
             map.retain(|(_, at), _| *at != ix);
         }
-        for set in [&mut self.bad, &mut self.future] {
-            set.retain(|(_, at)| *at != ix);
-        }
+        self.future.retain(|(_, at), _| *at != ix);
+        self.bad.retain(|(_, at)| *at != ix);
     }
 
     /// Cancels all commands, writes and copies of a node.

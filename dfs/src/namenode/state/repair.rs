@@ -83,7 +83,7 @@ impl Queue {
     }
 
     /// Makes the next pass start with the most endangered block.
-    fn rewind(&mut self) {
+    pub(super) fn rewind(&mut self) {
         self.after = None;
     }
 }

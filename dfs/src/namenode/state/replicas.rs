@@ -1,7 +1,8 @@
 //! Tracks the replicas of each block. A replica is good, uncommitted (its block is not committed
 //! yet), damaged, an orphan (its block was deleted), stale (its nonce is not that of its block), or
 //! future (this NameNode never assigned the block ID, because it runs from an older copy of its
-//! folder). After each change of the replicas of a block, [`State::recheck`] updates the queues.
+//! folder, or has not applied the newest records of its group). After each change of the replicas of
+//! a block, [`State::recheck`] updates the queues.
 //!
 //! Invariants: `good` and the `blocks` of all nodes contain the same replicas. A replica whose
 //! deletion was ordered is in none of the maps. A damaged replica never counts as a replica.
@@ -22,9 +23,10 @@ pub(super) struct Tally {
     pub(super) wanted: u32,
     /// Number of good replicas on staying nodes.
     pub(super) live: u32,
-    /// Number of the `live` replicas that are on nodes with heartbeats and a complete full report.
-    /// Only these count when other replicas are given up, because a suspect node may be dead, and a
-    /// node that was just restarted may have lost replicas.
+    /// Number of the `live` replicas that are on nodes with heartbeats that acknowledge this epoch,
+    /// and with a complete full report. Only these count when other replicas are given up, because a
+    /// suspect node may be dead, a node that was just restarted may have lost replicas, and one that
+    /// has not acknowledged this epoch may still delete what an earlier leader has ordered.
     pub(super) confirmed: u32,
     /// Number of good replicas on draining nodes.
     pub(super) draining: u32,
@@ -91,10 +93,12 @@ impl State {
         }
     }
 
-    fn add_replica(&mut self, ix: NodeIx, Replica { block, nonce, length }: Replica) {
+    pub(super) fn add_replica(&mut self, ix: NodeIx, Replica { block, nonce, length }: Replica) {
         self.stale.remove(&(block, ix));
         match self.namespace.block(block) {
-            None if self.namespace.is_future(block) => drop(self.future.insert((block, ix))),
+            None if self.namespace.is_future(block) => {
+                self.future.insert((block, ix), Some((nonce, length)));
+            }
             None => drop(self.orphans.insert((block, ix), nonce)),
             Some(known) if known.nonce != nonce => self.record_stale(ix, block, nonce),
             Some(known) => match known.length() {
@@ -148,6 +152,7 @@ impl State {
         if self.namespace.block(block).is_none() {
             // A quarantined replica is deleted regardless of its nonce.
             self.add_replica(ix, Replica { block, nonce: Nonce(0), length: 0 });
+            self.future.entry((block, ix)).and_modify(|finalised| *finalised = None);
             return;
         }
         if self.copies.contains_key(&(block, ix)) {
@@ -166,9 +171,8 @@ impl State {
         self.forget_replica(ix, block);
         self.orphans.remove(&(block, ix));
         self.stale.remove(&(block, ix));
-        for set in [&mut self.bad, &mut self.future] {
-            set.remove(&(block, ix));
-        }
+        self.future.remove(&(block, ix));
+        self.bad.remove(&(block, ix));
         self.recheck(block);
     }
 
@@ -225,6 +229,20 @@ impl State {
         self.nodes.get_mut(ix).deletes.add(block, nonce);
     }
 
+    /// Classifies the replicas of a block that were reported before it was added: this NameNode
+    /// follows another, whose records arrive later than the reports of DataNodes.
+    pub(super) fn block_added(&mut self, block: BlockId) {
+        let reported = self.future.range((block, 0)..=(block, NodeIx::MAX));
+        let reported: Vec<_> = reported.map(|((_, ix), finalised)| (*ix, *finalised)).collect();
+        for (ix, finalised) in reported {
+            self.future.remove(&(block, ix));
+            match finalised {
+                Some((nonce, length)) => self.add_replica(ix, Replica { block, nonce, length }),
+                None => self.record_corrupt(ix, block),
+            }
+        }
+    }
+
     /// Updates the replicas of a block that was committed: those with the committed length become
     /// good, the others damaged.
     pub(super) fn block_committed(&mut self, now: Now, block: BlockId) {
@@ -238,7 +256,8 @@ impl State {
         self.recheck(block);
     }
 
-    /// Orders the deletion of all replicas of a block that was deleted.
+    /// Orders the deletion of all replicas of a block that was deleted. A follower sends the orders
+    /// only when it leads.
     pub(super) fn drop_block(&mut self, block: BlockId, nonce: Nonce) {
         self.forget_write(block);
         self.not_copied_before.remove(&block);
@@ -287,7 +306,7 @@ impl State {
     /// verified: there are enough good replicas, or no other node is available for one.
     fn are_bad_replaced(&self, block: BlockId) -> bool {
         let mut bad = self.bad_holders(block).peekable();
-        if bad.peek().is_none() || self.in_safemode() {
+        if bad.peek().is_none() || self.in_safemode() || !self.is_leader {
             return false;
         }
         let Some(tally) = self.tally(block) else { return false };
@@ -296,10 +315,13 @@ impl State {
         tally.confirmed > 0 && tally.confirmed >= tally.wanted.min(possible)
     }
 
-    /// Returns whether the replicas on a node count when other replicas are given up.
+    /// Returns whether the replicas on a node count when other replicas are given up. A node that
+    /// has not acknowledged this epoch may still delete replicas that an earlier leader of the group
+    /// has ordered it to delete (ADR 0042).
     pub(super) fn is_confirmed(&self, ix: NodeIx) -> bool {
         let node = self.nodes.get(ix);
-        node.is_staying() && node.liveness == Liveness::Live && node.reported
+        let is_current = node.acknowledged == self.namespace.epoch();
+        node.is_staying() && node.liveness == Liveness::Live && node.reported && is_current
     }
 
     /// Orders the deletion of the damaged replicas of a block, if they are replaced. Is called when

@@ -18,6 +18,8 @@ const NAMED_NODES_MAX: usize = 3;
 pub(super) struct Safemode {
     /// Whether the NameNode waits for blocks after a start.
     waiting: bool,
+    /// Whether an operator has ended the wait.
+    is_wait_ended: bool,
     /// The free space of the disk of the edit log, if it is too low.
     low_disk_free: Option<u64>,
     /// Monotonic time of the first tick after the end of safemode. `None` while safemode is on.
@@ -28,8 +30,39 @@ pub(super) struct Safemode {
 
 impl Safemode {
     pub(super) fn at_start(settings: &Settings, namespace: &Namespace) -> Self {
-        let waiting = blocks_needed(settings, namespace) > 0 || settings.safemode_nodes_min > 0;
-        Self { waiting, low_disk_free: None, left_ms: None, last_noted_on: false }
+        let mut safemode = Self {
+            waiting: false,
+            is_wait_ended: false,
+            low_disk_free: None,
+            left_ms: None,
+            last_noted_on: false,
+        };
+        safemode.wait_for_blocks(settings, namespace);
+        safemode
+    }
+
+    /// Begins the wait for blocks, if there are any.
+    pub(super) fn wait_for_blocks(&mut self, settings: &Settings, namespace: &Namespace) {
+        self.waiting = blocks_needed(settings, namespace) > 0 || settings.safemode_nodes_min > 0;
+        (self.is_wait_ended, self.left_ms) = (false, None);
+    }
+
+    /// Like [`Self::wait_for_blocks`], for a member of a group that has just started: each record may
+    /// add blocks.
+    pub(super) fn wait_for_more_blocks(&mut self, settings: &Settings, namespace: &Namespace) {
+        if !self.is_wait_ended {
+            self.wait_for_blocks(settings, namespace);
+        }
+    }
+
+    /// Ends the wait for blocks by command.
+    pub(super) fn end_wait(&mut self) {
+        (self.waiting, self.is_wait_ended) = (false, true);
+    }
+
+    /// Begins the time since the end of safemode again.
+    pub(super) fn restart_grace(&mut self) {
+        self.left_ms = None;
     }
 
     /// Returns whether safemode has been off for this long.
@@ -49,14 +82,15 @@ impl State {
         self.namespace.safemode() || self.safemode.waiting || self.safemode.low_disk_free.is_some()
     }
 
-    /// Turns safemode on or off by command. Turning it off also ends the wait for blocks. Returns
-    /// the record, which must be durable before the reply is sent; `None` if nothing durable has
-    /// changed.
+    /// Turns safemode on or off by command. Turning it off also ends the wait for blocks, in a group
+    /// that of all members: each of them may lead soon. Returns the record, which must be durable
+    /// before the reply is sent; `None` if no record is needed.
     pub fn set_safemode(&mut self, now: Now, on: bool) -> Option<Record> {
         if !on {
-            self.safemode.waiting = false;
+            self.safemode.end_wait();
         }
-        if self.namespace.safemode() == on {
+        let is_for_followers = self.is_member && !on;
+        if self.namespace.safemode() == on && !is_for_followers {
             return None;
         }
         let record = Record { at_ms: now.wall_ms, request: None, edits: vec![Edit::SafemodeSet { on }] };
@@ -68,6 +102,11 @@ impl State {
     /// space.
     pub fn set_disk_low(&mut self, free: Option<u64>) {
         self.safemode.low_disk_free = free;
+    }
+
+    /// Returns whether the disk of the edit log has too little free space.
+    pub fn is_disk_low(&self) -> bool {
+        self.safemode.low_disk_free.is_some()
     }
 
     /// Ends the wait for blocks when enough are reported. After the end of safemode, starts the

@@ -1,6 +1,10 @@
 //! New blocks: chooses the nodes that they are written to, and checks that replicas are reported.
 
-use super::{State, nodes::NodeIx, repair::candidate};
+use super::{
+    State,
+    nodes::{Liveness, NodeIx},
+    repair::candidate,
+};
 use crate::namenode::{
     namespace::Block,
     op::{BlockLength, Op, Outcome},
@@ -67,12 +71,15 @@ impl State {
     fn next_block(&self) -> BlockId {
         let next = self.namespace.next_block();
         let seen = self.future.range(..(BlockId(next.saturating_add(FUTURE_IDS_MAX)), 0)).next_back();
-        BlockId(seen.map_or(next, |(block, _)| next.max(block.0 + 1)))
+        BlockId(seen.map_or(next, |((block, _), _)| next.max(block.0 + 1)))
     }
 
-    /// Records that a block is being written to these nodes, which increases their load.
+    /// Records that a block is being written to these nodes, which increases their load. A follower
+    /// may not know all of them, or take some for dead.
     pub(super) fn expect_write(&mut self, block: BlockId, nodes: &[NodeUuid]) {
-        for ix in nodes.iter().filter_map(|uuid| self.nodes.find(*uuid)).collect::<Vec<_>>() {
+        let is_alive = |ix: &NodeIx| self.nodes.get(*ix).liveness != Liveness::Dead;
+        let nodes = nodes.iter().filter_map(|uuid| self.nodes.find(*uuid)).filter(is_alive);
+        for ix in nodes.collect::<Vec<_>>() {
             self.nodes.get_mut(ix).writes += 1;
             self.writing.entry(block).or_default().push(ix);
         }

@@ -210,8 +210,8 @@ impl Bench {
             return;
         }
         node.seq += 1;
-        let (seq, usage) = (node.seq, node.usage());
-        let heartbeat = Heartbeat { seq, usage, ..std::mem::take(&mut node.pending_reports) };
+        let (seq, epoch, usage) = (node.seq, node.last_namenode_start.0, node.usage());
+        let heartbeat = Heartbeat { seq, epoch, usage, ..std::mem::take(&mut node.pending_reports) };
         let (uuid, incarnation) = (node.uuid, NodeIncarnation(node.incarnation));
         match self.state.heartbeat(self.now, uuid, incarnation, heartbeat.clone()) {
             HeartbeatAnswer::RegisterAgain => match self.register(index) {

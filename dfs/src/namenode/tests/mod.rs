@@ -5,6 +5,7 @@ mod cluster;
 mod commits;
 mod fake_node;
 mod files;
+mod group;
 mod memory;
 mod model;
 mod nodes;

@@ -401,7 +401,8 @@ fn drain_progress(bench: &Bench, node: &str) -> (NodeState, u64) {
 fn sent_deletes(bench: &mut Bench, index: usize) -> Vec<BlockId> {
     let node = &mut bench.nodes[index];
     node.seq += 1;
-    let heartbeat = Heartbeat { seq: node.seq, usage: node.usage(), ..Heartbeat::default() };
+    let (seq, epoch) = (node.seq, node.last_namenode_start.0);
+    let heartbeat = Heartbeat { seq, epoch, usage: node.usage(), ..Heartbeat::default() };
     let (uuid, incarnation) = (node.uuid, NodeIncarnation(node.incarnation));
     let answer = bench.state.heartbeat(bench.now, uuid, incarnation, heartbeat);
     let HeartbeatAnswer::Commands(commands) = answer else { panic!("{answer:?}") };

@@ -262,6 +262,7 @@ pub(crate) fn heartbeat(
 ) -> Result<(NodeUuid, NodeIncarnation, Heartbeat), Error> {
     let heartbeat = Heartbeat {
         seq: message.seq,
+        epoch: message.epoch,
         usage: usage(message.usage)?,
         received: replicas(message.received)?,
         deleted: message.deleted.into_iter().map(BlockId).collect(),

@@ -8,9 +8,13 @@ use crate::namenode::{
         NodeReport, NodeState, Report, SafemodeStatus, Usage,
     },
 };
-use dfs_client::ids::{BlockId, Nonce};
+use dfs_client::{
+    group::{GroupView, MemberRole, MemberStatus, to_reply},
+    ids::{BlockId, Nonce},
+};
 use journal::backup::{Part, Parts};
-use proto::dfs as pb;
+use proto::{dfs as pb, master::GroupReply};
+use replication::master::Journal;
 use security::BlockKey;
 
 pub(crate) fn status(status: FileStatus) -> pb::FileStatus {
@@ -245,13 +249,20 @@ fn command(state: &State, command: Command, key: &BlockKey) -> Option<pb::Comman
 }
 
 pub(crate) fn heartbeat_reply(state: &State, answer: HeartbeatAnswer, key: &BlockKey) -> pb::HeartbeatReply {
+    let namespace = state.namespace();
+    let mut reply = pb::HeartbeatReply {
+        epoch: namespace.epoch(),
+        start: namespace.start_id().map_or(0, |start| start.0),
+        leads: state.is_leader(),
+        ..pb::HeartbeatReply::default()
+    };
     match answer {
-        HeartbeatAnswer::RegisterAgain => pb::HeartbeatReply { register_again: true, commands: Vec::new() },
-        HeartbeatAnswer::Commands(commands) => pb::HeartbeatReply {
-            register_again: false,
-            commands: commands.into_iter().filter_map(|one| command(state, one, key)).collect(),
-        },
+        HeartbeatAnswer::RegisterAgain => reply.register_again = true,
+        HeartbeatAnswer::Commands(commands) => {
+            reply.commands = commands.into_iter().filter_map(|one| command(state, one, key)).collect();
+        }
     }
+    reply
 }
 
 /// The first message of a backup.
@@ -274,4 +285,16 @@ pub(crate) fn backup_chunk(part: Part) -> pb::BackupChunk {
         Part::End(files) => chunk.files = files,
     }
     chunk
+}
+
+/// Returns what this NameNode knows about its group. `epoch` is the newest that it has applied.
+pub(crate) fn group(journal: &Journal, epoch: u64) -> GroupReply {
+    let (id, status) = if let Some(member) = journal.member() {
+        (Some(member.id()), member.status())
+    } else {
+        let (role, records) = (MemberRole::Leader, journal.last_seq());
+        let (entries, applied) = (records, records);
+        (None, MemberStatus { role, term: 0, leader: None, entries, applied, peers: Vec::new() })
+    };
+    to_reply(GroupView { id, epoch, status })
 }

@@ -7,7 +7,8 @@
 //! terminal stops no daemon.
 
 use super::{
-    layout::{Layout, Role},
+    layout::{Layout, Role, is_empty},
+    masters::ask_namenodes,
     process::{Identity, cpu_seconds, end_processes, memory_bytes},
     state::{ClusterState, Daemon, Kind},
 };
@@ -25,6 +26,7 @@ use std::{
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
+use view::output::Usage;
 
 const READY_TIMEOUT: Duration = Duration::from_mins(1);
 /// How long mrctl waits before it prints what it is waiting for.
@@ -33,6 +35,8 @@ const NOTICE_AFTER: Duration = Duration::from_secs(5);
 /// will be reported then.
 const SAFEMODE_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// How long to wait for what a NameNode knows about its group.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 const LOG_LINES: usize = 12;
 /// The owner of the root folder in a new namespace.
 const INITIAL_ROOT_OWNER: &str = "fermata";
@@ -56,13 +60,13 @@ pub struct Launch {
 impl Launch {
     /// Starts a complete cluster and waits until all nodes accept blocks and tasks.
     pub async fn start(layout: Layout, port: Option<u16>) -> Result<Self> {
-        Box::pin(Self::start_namenode(layout, port)).await?.start_remaining_daemons().await
+        Box::pin(Self::start_namenodes(layout, port)).await?.start_remaining_daemons().await
     }
 
     /// Starts a complete cluster like `start`. If the cluster has started completely before and its
     /// masters are ready now, other failures are only warnings.
     pub async fn start_degraded(layout: Layout, port: Option<u16>) -> Result<Self> {
-        let mut launch = Box::pin(Self::start_namenode(layout, port)).await?;
+        let mut launch = Box::pin(Self::start_namenodes(layout, port)).await?;
         launch.tolerant = launch.layout.formatted;
         launch.start_remaining_daemons().await
     }
@@ -85,7 +89,7 @@ impl Launch {
 
     /// Starts only the file system.
     pub async fn start_files(layout: Layout, port: Option<u16>) -> Result<Self> {
-        let mut launch = Box::pin(Self::start_namenode(layout, port)).await?;
+        let mut launch = Box::pin(Self::start_namenodes(layout, port)).await?;
         Box::pin(launch.start_file_system()).await?;
         Ok(launch)
     }
@@ -132,21 +136,56 @@ impl Launch {
         Ok(())
     }
 
-    /// Starts only the NameNode and waits until it is ready.
-    pub async fn start_namenode(mut layout: Layout, port: Option<u16>) -> Result<Self> {
+    /// Starts only the NameNodes and waits until they serve.
+    pub async fn start_namenodes(mut layout: Layout, port: Option<u16>) -> Result<Self> {
         let port = port.filter(|port| *port != 0);
+        check_group_ports(&layout, port)?;
         let ports = choose_ports(port, layout.ports)?;
+        let others = choose_other_ports(&layout, ports)?;
         if let Some(note) = layout.ports.and_then(|before| moved_ports_note(port, before, ports)) {
             eprintln!("mrctl: note: {note}");
         }
         layout.make()?;
-        layout.write_config(ports)?;
+        layout.write_config(ports, others)?;
         let state = ClusterState::default();
         let (warnings, children) = (Vec::new(), Vec::new());
         let mut launch = Self { layout, state, warnings, children, keep: false, tolerant: false };
-        launch.spawn(&Layout::namenode())?;
-        launch.state.namenode = launch.await_daemon(0, Instant::now() + READY_TIMEOUT).await?;
+        if launch.layout.masters == 1 {
+            launch.spawn(&Layout::namenode())?;
+            launch.state.namenode = launch.await_daemon(0, Instant::now() + READY_TIMEOUT).await?;
+        } else {
+            launch.start_group().await?;
+        }
         Ok(launch)
+    }
+
+    /// Starts the NameNodes of a group. If it has started completely before, a majority suffices.
+    async fn start_group(&mut self) -> Result<()> {
+        self.state.namenode = self.layout.config.cluster.namenode.to_string();
+        let is_lost = |role: &Role| self.layout.is_lost_member(role);
+        let roles: Vec<Role> = self.layout.namenodes().filter(|role| !is_lost(role)).collect();
+        let mut failures = Vec::new();
+        for (at, role) in roles.iter().enumerate() {
+            self.spawn(role)?;
+            // In a new cluster, the first one forms the group, which the others join.
+            if at == 0 && !self.layout.formatted {
+                self.await_daemon(at, Instant::now() + READY_TIMEOUT).await?;
+            }
+        }
+        let deadline = Instant::now() + READY_TIMEOUT;
+        for at in 0..roles.len() {
+            if let Err(error) = self.await_daemon(at, deadline).await {
+                failures.push((at, error));
+            }
+        }
+        let is_enough = self.layout.formatted && self.layout.is_majority(roles.len() - failures.len());
+        for (at, error) in failures {
+            if !is_enough {
+                return Err(error);
+            }
+            self.warnings.push(describe_failure(&self.state.daemons[at]));
+        }
+        Box::pin(await_namenodes(&self.layout, &self.state)).await
     }
 
     /// Kills the NameNode and starts it again on another port, because another process may have
@@ -304,6 +343,14 @@ impl Drop for Launch {
 /// Starts a daemon again with its recorded arguments, waits until it is ready, and records its new
 /// process.
 pub async fn restart(folder: &Path, state: &mut ClusterState, name: &str, kind: Kind) -> Result<()> {
+    let daemon = state.find(name, Some(kind))?;
+    if daemon.is_member() && is_empty(&daemon.dir) {
+        bail!(
+            "{} is missing or empty: {name} is not started, because a NameNode that has lost its folder must not vote; mount or \
+             restore the folder",
+            daemon.dir.display()
+        );
+    }
     // Drop the handle: the process outlives this one and is identified by its PID from now on.
     drop(spawn_process(state.find(name, Some(kind))?)?);
     state.save(folder)?;
@@ -316,9 +363,43 @@ fn credentials(layout: &Layout) -> Result<Credentials> {
     Ok(client::credentials(&layout.config.security)?)
 }
 
-async fn connect(layout: &Layout, state: &ClusterState) -> Result<Client> {
+fn client_options(layout: &Layout, state: &ClusterState) -> Result<ClientOptions> {
     let options = ClientOptions::new(&state.namenode, layout.config.client.clone());
-    Ok(Client::connect(options.with(credentials(layout)?)).await?)
+    Ok(options.with(credentials(layout)?))
+}
+
+async fn connect(layout: &Layout, state: &ClusterState) -> Result<Client> {
+    Ok(Client::connect(client_options(layout, state)?).await?)
+}
+
+/// Waits until one of several NameNodes leads, and all that are ready vote. Returns at once if there
+/// is only one.
+pub async fn await_namenodes(layout: &Layout, state: &ClusterState) -> Result<()> {
+    if layout.masters == 1 {
+        return Ok(());
+    }
+    let options = client_options(layout, state)?;
+    let mut waiting = TimedWait::until(Instant::now() + READY_TIMEOUT);
+    loop {
+        let all = ask_namenodes(&options, Some(state), ANSWER_TIMEOUT).await?;
+        let votes = |daemon: &Daemon| {
+            all.masters.iter().any(|one| one.address == daemon.addr && one.votes == Some(true))
+        };
+        let is_ready =
+            |daemon: &&Daemon| !daemon.addr.is_empty() && daemon.is_running() && !daemon.is_frozen();
+        if all.serves && state.namenodes().filter(is_ready).all(votes) {
+            return Ok(());
+        }
+        if waiting.is_over() {
+            bail!(
+                "the NameNodes do not serve after {} s: {}",
+                waiting.since.elapsed().as_secs(),
+                all.summary
+            );
+        }
+        waiting.print_notice(|| all.summary);
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
 }
 
 /// Waits until all DataNodes that are ready have registered and reported, and safemode is off. With
@@ -409,14 +490,8 @@ fn moved_ports_note(asked: Option<u16>, before: [u16; 2], now: [u16; 2]) -> Opti
 /// the one that was asked for. Other ports are random, outside the range that the kernel uses for
 /// outgoing connections, so that a restarted daemon finds its port free.
 fn choose_ports(asked: Option<u16>, before: Option<[u16; 2]>) -> Result<[u16; 2]> {
-    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    let mut random = rand::rng();
-    let mut choose = |preferred: [Option<u16>; 2], other: Option<u16>| {
-        let ports = (0..200).map(|_| random.random_range(10_000..32_000));
-        let mut ports = preferred.into_iter().flatten().chain(ports);
-        ports
-            .find(|port| Some(*port) != other && is_free(*port))
-            .context("no free ports found on 127.0.0.1 from 10000 to 32000")
+    let choose = |preferred: [Option<u16>; 2], other: Option<u16>| {
+        find_free_port(preferred.into_iter().flatten(), other.as_slice())
     };
     let [namenode, jobtracker] = before.map_or([None; 2], |before| before.map(Some));
     let namenode = match asked {
@@ -425,6 +500,55 @@ fn choose_ports(asked: Option<u16>, before: Option<[u16; 2]>) -> Result<[u16; 2]
     };
     let next = asked.and_then(|port| port.checked_add(1));
     Ok([namenode, choose([jobtracker, next], Some(namenode))?])
+}
+
+/// Returns the ports of the second and the following NameNodes: those of the last start, or free
+/// ones.
+fn choose_other_ports(layout: &Layout, taken: [u16; 2]) -> Result<Vec<u16>> {
+    if !layout.other_namenode_ports.is_empty() {
+        return Ok(layout.other_namenode_ports.clone());
+    }
+    let mut taken = taken.to_vec();
+    for _ in 1..layout.masters {
+        taken.push(find_free_port(std::iter::empty(), &taken)?);
+    }
+    Ok(taken.split_off(2))
+}
+
+/// Fails if a NameNode of a group that has started before would get another port: the others know it
+/// by its address.
+fn check_group_ports(layout: &Layout, asked: Option<u16>) -> Result<()> {
+    let Some([first, _]) = layout.ports.filter(|_| layout.masters > 1) else { return Ok(()) };
+    if let Some(asked) = asked.filter(|asked| *asked != first) {
+        bail!(Usage(format!(
+            "--namenode-port {asked}: the first of several NameNodes keeps its port {first}, because the others know it by its \
+             address: omit the flag"
+        )));
+    }
+    let ports = std::iter::once(first).chain(layout.other_namenode_ports.iter().copied());
+    if let Some((role, port)) = layout.namenodes().zip(ports).find(|(_, port)| !is_free(*port)) {
+        bail!(
+            "port {port} of {} is in use by another process, and NameNodes of a group keep their ports: end that process, and \
+             run `mrctl up{}` again",
+            role.name,
+            dir_flag(Some(&layout.folder))
+        );
+    }
+    Ok(())
+}
+
+fn is_free(port: u16) -> bool {
+    TcpListener::bind(("127.0.0.1", port)).is_ok()
+}
+
+/// Returns the first of the preferred ports that is free and not taken, else a random one.
+fn find_free_port(preferred: impl Iterator<Item = u16>, taken: &[u16]) -> Result<u16> {
+    let mut random = rand::rng();
+    let ports = (0..200).map(|_| random.random_range(10_000..32_000));
+    let mut ports = preferred.chain(ports);
+    ports
+        .find(|port| !taken.contains(port) && is_free(*port))
+        .context("no free ports found on 127.0.0.1 from 10000 to 32000")
 }
 
 fn spawn_process(daemon: &mut Daemon) -> Result<Child> {

@@ -27,6 +27,8 @@ use view::output::Usage;
 pub struct Overrides {
     /// Number of nodes.
     pub nodes: Option<u32>,
+    /// Number of NameNodes.
+    pub masters: Option<u32>,
     /// Number of racks.
     pub racks: Option<u32>,
     /// Replicas of new files.
@@ -55,10 +57,16 @@ pub struct Overrides {
 pub(super) struct StoredLayout {
     pub(super) nodes: u32,
     pub(super) racks: u32,
+    /// Number of NameNodes; absent if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) masters: Option<u32>,
     /// Whether it was started with `--open`.
     pub(super) open: bool,
     /// Ports of the namenode and the jobtracker at the last start.
     pub(super) ports: Option<[u16; 2]>,
+    /// Ports of the second and the following NameNodes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) other_namenode_ports: Vec<u16>,
     /// The parent of the folders of the trackers, if it is not in the cluster folder.
     pub(super) tasks: Option<PathBuf>,
     /// Whether the complete cluster has started once, so that its masters have data.
@@ -84,15 +92,23 @@ impl StoredLayout {
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
         };
         let why = match serde_json::from_str::<Self>(&text) {
+            Ok(shape) if shape.masters() as usize != shape.other_namenode_ports.len() + 1 => {
+                "the number of NameNodes and that of their ports differ".to_owned()
+            }
             Ok(shape) if shape.nodes > 0 => return Ok(Some(shape)),
             Ok(_) => "the number of nodes is missing".to_owned(),
             Err(error) => error.to_string(),
         };
         bail!(
             "{} is damaged ({why}): it has the number of nodes and racks of this cluster; restore it, or write {{\"nodes\": N, \
-             \"racks\": R, \"formatted\": true}} to it with the numbers of this cluster",
+             \"racks\": R, \"formatted\": true}} to it with the numbers of this cluster (for several NameNodes also their number as \
+             \"masters\", and the ports of all but the first as \"other_namenode_ports\")",
             path.display()
         )
+    }
+
+    fn masters(&self) -> u32 {
+        self.masters.unwrap_or(1)
     }
 }
 
@@ -110,6 +126,9 @@ pub struct Layout {
     pub folder: PathBuf,
     /// Number of nodes, named node1 to nodeN.
     pub nodes: u32,
+    /// Number of NameNodes, named namenode, namenode2 to namenodeM. If there are several, they are
+    /// a group.
+    pub masters: u32,
     /// Number of racks, named rack1 to rackR.
     pub racks: u32,
     /// The configuration of all daemons and clients.
@@ -118,6 +137,8 @@ pub struct Layout {
     pub nodes_before: Option<u32>,
     /// Ports of the namenode and the jobtracker at the last start.
     pub ports: Option<[u16; 2]>,
+    /// Ports of the second and the following NameNodes.
+    pub(super) other_namenode_ports: Vec<u16>,
     /// Whether every local account may use it.
     pub open: bool,
     /// Whether the complete cluster has started once, so that its masters have data.
@@ -136,7 +157,7 @@ pub struct Layout {
 /// Name, kind and rack of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Role {
-    /// `namenode`, `jobtracker`, or the name of the node.
+    /// `namenode`, `namenode2`, `jobtracker`, or the name of the node.
     pub name: String,
     /// The kind of daemon.
     pub kind: Kind,
@@ -148,13 +169,16 @@ impl Role {
     /// Returns the name of the daemon in file names. Unlike `name`, which both daemons of a node
     /// share, it is unique.
     fn label(&self) -> String {
-        let program = self.kind.program();
-        if self.name == program { self.name.clone() } else { format!("{}-{program}", self.name) }
+        if self.kind.is_master() {
+            self.name.clone()
+        } else {
+            format!("{}-{}", self.name, self.kind.program())
+        }
     }
 }
 
 /// Returns whether a folder is missing or empty: it was deleted, or its disk is not mounted.
-fn is_empty(dir: &Path) -> bool {
+pub(super) fn is_empty(dir: &Path) -> bool {
     fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none())
 }
 
@@ -245,6 +269,8 @@ fn relax_confinement(config: &mut Config, own_secret: bool, own_account: bool, l
 }
 
 const NODES_DEFAULT: u32 = 3;
+/// The possible numbers of NameNodes.
+const MASTERS: [u32; 3] = [1, 3, 5];
 const NODES_MAX: u32 = 200;
 
 /// Fails if the path cannot be the folder of a cluster: it is a file, or the configuration, which
@@ -316,8 +342,10 @@ impl Layout {
         let shape = StoredLayout {
             nodes: self.nodes_before.unwrap_or(self.nodes),
             racks: self.racks,
+            masters: (self.masters > 1).then_some(self.masters),
             open: self.open,
             ports: self.ports,
+            other_namenode_ports: self.other_namenode_ports.clone(),
             tasks: (self.tasks != own).then(|| self.tasks.clone()),
             formatted: self.formatted,
             replication_wanted: self.replication_wanted,
@@ -342,12 +370,19 @@ impl Layout {
     pub fn check_masters(&self, renew_jobs: bool) -> Result<()> {
         let flag = crate::folder::dir_flag(Some(&self.folder));
         let lost = |role: &Role| self.formatted && is_empty(&self.data_dir(role));
-        let namenode = Self::namenode();
-        if lost(&namenode) {
+        let namenodes = self.namenodes().filter(&lost).map(|role| self.data_dir(&role));
+        let namenodes: Vec<PathBuf> = namenodes.collect();
+        if let [first, ..] = namenodes.as_slice()
+            && !self.is_majority(self.masters as usize - namenodes.len())
+        {
+            let more = match namenodes.len() - 1 {
+                0 => String::new(),
+                more => format!(" ({more} more of {} NameNodes)", self.masters),
+            };
             bail!(
-                "{} is missing or empty, and this cluster had files: mount or restore it, or start a new cluster: `mrctl down{flag} --purge` removes \
+                "{} is missing or empty{more}, and this cluster had files: mount or restore it, or start a new cluster: `mrctl down{flag} --purge` removes \
                  the remaining data, then `mrctl up{flag}` creates a new cluster",
-                self.data_dir(&namenode).display()
+                first.display()
             );
         }
         let jobtracker = Self::jobtracker();
@@ -361,11 +396,30 @@ impl Layout {
         Ok(())
     }
 
-    /// Returns a warning for each DataNode that had blocks at the last start and has lost its
-    /// folder.
+    /// Returns whether so many of the NameNodes can serve.
+    pub fn is_majority(&self, namenodes: usize) -> bool {
+        2 * namenodes > self.masters as usize
+    }
+
+    /// Returns whether a NameNode of a group has lost its folder. It must not vote again: the votes
+    /// and the edits that it has acknowledged are gone.
+    pub(super) fn is_lost_member(&self, role: &Role) -> bool {
+        self.masters > 1 && self.formatted && is_empty(&self.data_dir(role))
+    }
+
+    /// Returns a warning for each NameNode of a group and each DataNode that had data at the last
+    /// start and has lost its folder.
     pub fn lost_data(&self) -> Vec<String> {
+        let members = self.namenodes().filter(|role| self.is_lost_member(role)).map(|role| {
+            format!(
+                "{} is missing or empty: {} is not started, because a NameNode that has lost its folder must not vote; the \
+                 others have all files; run `mrctl down`, and mount or restore the folder",
+                self.data_dir(&role).display(),
+                role.name
+            )
+        });
         let known = self.on_nodes(Kind::Datanode).take(self.nodes_known as usize);
-        known.filter_map(|role| lost_data(&role.name, &self.data_dir(&role))).collect()
+        members.chain(known.filter_map(|role| lost_data(&role.name, &self.data_dir(&role)))).collect()
     }
 
     fn plan(
@@ -383,6 +437,26 @@ impl Layout {
         ensure_usage(racks >= 1, || "--racks 0: must be at least 1".into())?;
         let has = view::output::count(nodes.into(), "node");
         ensure_usage(racks <= nodes, || format!("--racks {racks}: the cluster has only {has}"))?;
+        let masters_before = earlier.map(StoredLayout::masters);
+        let masters = overrides.masters.or(masters_before).unwrap_or(1);
+        ensure_usage(MASTERS.contains(&masters), || {
+            format!(
+                "--masters {masters}: must be 1, 3 or 5: a majority must be left when one fails, so an even number is no \
+                 better than the odd one below it"
+            )
+        })?;
+        if let Some(before) = masters_before.filter(|before| *before != masters) {
+            let (has, flag) =
+                (view::output::count(before.into(), "NameNode"), crate::folder::dir_flag(Some(&folder)));
+            bail!(Usage(format!(
+                "--masters {masters}: the cluster in {} has {has}, and this number cannot be changed yet: omit the flag, or choose \
+                 another --dir, or remove the cluster with all files (`mrctl down{flag} --purge`)",
+                folder.display()
+            )));
+        }
+        // The members of the group get these as flags.
+        (config.namenode.member, config.namenode.join) = (0, Vec::new());
+        config.namenode.advertise = String::new();
         config.namenode.dir = folder.join("data/namenode");
         config.namenode.safemode_nodes_min = config.namenode.safemode_nodes_min.min(nodes);
         // The file in the folder has the reduced value of the last start.
@@ -428,10 +502,12 @@ impl Layout {
         Ok(Self {
             folder,
             nodes,
+            masters,
             racks,
             config,
             nodes_before,
             ports: before.ports,
+            other_namenode_ports: before.other_namenode_ports,
             open,
             formatted: before.formatted,
             nodes_known,
@@ -443,11 +519,13 @@ impl Layout {
     }
 
     /// Writes `fermata.toml` for daemons and clients, with the ports of the masters, and stores the
-    /// ports.
-    pub(super) fn write_config(&mut self, [namenode, jobtracker]: [u16; 2]) -> Result<()> {
-        self.config.cluster.namenode = format!("127.0.0.1:{namenode}");
-        self.config.cluster.jobtracker = format!("127.0.0.1:{jobtracker}");
-        self.ports = Some([namenode, jobtracker]);
+    /// ports. `others` are those of the second and the following NameNodes.
+    pub(super) fn write_config(&mut self, ports: [u16; 2], others: Vec<u16>) -> Result<()> {
+        let [namenode, jobtracker] = ports;
+        let namenodes = std::iter::once(&namenode).chain(&others).map(|port| format!("127.0.0.1:{port}"));
+        self.config.cluster.namenode = namenodes.collect::<Vec<_>>().join(",").into();
+        self.config.cluster.jobtracker = format!("127.0.0.1:{jobtracker}").into();
+        (self.ports, self.other_namenode_ports) = (Some(ports), others);
         let path = self.config_file();
         let mode = if self.open { USUAL } else { PRIVATE };
         replace(&path, self.config.print().as_bytes(), mode, false)
@@ -460,9 +538,17 @@ impl Layout {
         self.folder.join("fermata.toml")
     }
 
-    /// Returns the role of the NameNode.
+    /// Returns the role of the first NameNode.
     pub fn namenode() -> Role {
         Role { name: "namenode".into(), kind: Kind::Namenode, rack: String::new() }
+    }
+
+    /// Returns the roles of all NameNodes, in order.
+    pub fn namenodes(&self) -> impl Iterator<Item = Role> + use<> {
+        (1..=self.masters).map(|number| match number {
+            1 => Self::namenode(),
+            _ => Role { name: format!("namenode{number}"), ..Self::namenode() },
+        })
     }
 
     /// Returns the role of the JobTracker.
@@ -504,8 +590,20 @@ impl Layout {
         let path = |path: PathBuf| path.to_string_lossy().into_owned();
         let mut args = vec!["--config".into(), path(self.config_file())];
         match role.kind {
-            Kind::Namenode => args.extend(["--listen".into(), self.config.cluster.namenode.clone()]),
-            Kind::Jobtracker => args.extend(["--listen".into(), self.config.cluster.jobtracker.clone()]),
+            Kind::Namenode => {
+                let addrs = &self.config.cluster.namenode;
+                let at = self.namenodes().position(|one| one == *role).unwrap_or(0);
+                args.extend(["--listen".into(), addrs[at].clone()]);
+                if self.masters > 1 {
+                    args.extend(["--member".into(), (at + 1).to_string()]);
+                }
+                // The first one forms the group, which any other may lead when the next one joins.
+                if at > 0 {
+                    let others = addrs.iter().filter(|addr| **addr != addrs[at]).map(String::as_str);
+                    args.extend(["--join".into(), others.collect::<Vec<_>>().join(",")]);
+                }
+            }
+            Kind::Jobtracker => args.extend(["--listen".into(), self.config.cluster.jobtracker.to_string()]),
             Kind::Datanode | Kind::Tasktracker => args.extend([
                 "--node".into(),
                 role.name.clone(),
@@ -612,12 +710,84 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
         first.make().unwrap();
         first.config.namenode.block_size = Bytes::mib(8);
-        first.write_config([9, 10]).unwrap();
+        first.write_config([9, 10], Vec::new()).unwrap();
         let second = Layout::prepare(folder.path(), &Overrides::default()).unwrap();
         assert_eq!((second.nodes, second.racks), (4, 2));
         assert_eq!(second.config.namenode.block_size, Bytes::mib(8));
         assert!(second.folder.join("logs").is_dir());
         assert_eq!(second.ports, Some([9, 10]));
+        crate::local::remove_outside_folder(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn members_of_a_group_get_their_id_and_the_addresses_of_the_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let three = Overrides { masters: Some(3), ..Overrides::default() };
+        let mut layout = Layout::prepare(folder.path(), &three).unwrap();
+        layout.make().unwrap();
+        layout.write_config([9, 10], vec![11, 12]).unwrap();
+        let stored = Layout::prepare(folder.path(), &Overrides::default()).unwrap();
+        assert_eq!(
+            (stored.masters, stored.ports, stored.other_namenode_ports.clone()),
+            (3, Some([9, 10]), vec![11, 12])
+        );
+        assert_eq!(layout.config.cluster.namenode.to_string(), "127.0.0.1:9,127.0.0.1:11,127.0.0.1:12");
+        let args: Vec<String> = layout.namenodes().map(|role| layout.args(&role).join(" ")).collect();
+        assert!(args[0].contains("--listen 127.0.0.1:9 --member 1 --dir") && !args[0].contains("--join"));
+        let third = "--listen 127.0.0.1:12 --member 3 --join 127.0.0.1:9,127.0.0.1:11 --dir ";
+        assert!(args[2].contains(third) && args[2].ends_with("/run/namenode3.ready"), "{}", args[2]);
+        assert!(args[2].contains("/data/namenode3 "), "{}", args[2]);
+        assert!(layout.log(&layout.namenodes().nth(1).unwrap()).ends_with("logs/namenode2.log"));
+        crate::local::remove_outside_folder(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn number_of_namenodes_is_odd_and_cannot_be_changed() {
+        let masters = |number| Overrides { masters: Some(number), ..Overrides::default() };
+        for number in [0, 2, 4, 7] {
+            let error = plan(None, masters(number)).unwrap_err();
+            assert!(error.is::<Usage>() && error.to_string().contains("must be 1, 3 or 5"), "{error}");
+        }
+        let one = || Some(StoredLayout { nodes: 3, racks: 1, ..StoredLayout::default() });
+        assert_eq!(plan(one(), masters(1)).unwrap().masters, 1);
+        let error = plan(one(), masters(3)).unwrap_err();
+        let refused =
+            "--masters 3: the cluster in /x/.fermata has 1 NameNode, and this number cannot be changed yet";
+        assert!(error.is::<Usage>() && error.to_string().starts_with(refused), "{error}");
+        let three = StoredLayout {
+            masters: Some(3),
+            other_namenode_ports: vec![11, 12],
+            ..one().unwrap_or_default()
+        };
+        assert_eq!(plan(Some(three.clone()), Overrides::default()).unwrap().masters, 3);
+        assert!(plan(Some(three), masters(1)).unwrap_err().to_string().contains("has 3 NameNodes"));
+        // The file of a cluster with one NameNode is as it was before there were several.
+        let text = serde_json::to_string(&one()).unwrap();
+        assert!(!text.contains("masters") && !text.contains("other_namenode_ports"), "{text}");
+    }
+
+    #[test]
+    fn majority_of_the_folders_suffices() {
+        let folder = tempfile::tempdir().unwrap();
+        let three = Overrides { masters: Some(3), ..Overrides::default() };
+        let mut layout = Layout::prepare(folder.path(), &three).unwrap();
+        layout.make().unwrap();
+        layout.write_config([9, 10], vec![11, 12]).unwrap();
+        layout.set_formatted().unwrap();
+        let data = |name: &str| folder.path().join("data").join(name);
+        for name in ["namenode", "namenode2", "namenode3", "jobtracker"] {
+            fs::create_dir_all(data(name)).unwrap();
+            fs::write(data(name).join("VERSION"), "").unwrap();
+        }
+        layout.check_masters(false).unwrap();
+        assert!(!layout.namenodes().any(|role| layout.is_lost_member(&role)));
+        fs::remove_dir_all(data("namenode")).unwrap();
+        layout.check_masters(false).unwrap();
+        let lost = layout.lost_data();
+        assert!(lost[0].contains("namenode is not started"), "{lost:?}");
+        fs::remove_dir_all(data("namenode3")).unwrap();
+        let error = layout.check_masters(false).unwrap_err().to_string();
+        assert!(error.contains("data/namenode is missing or empty (1 more of 3 NameNodes)"), "{error}");
         crate::local::remove_outside_folder(folder.path()).unwrap();
     }
 
@@ -716,7 +886,7 @@ mod tests {
             let overrides = Overrides { nodes: Some(nodes), replication, ..Overrides::default() };
             let mut layout = Layout::prepare(folder.path(), &overrides).unwrap();
             layout.make().unwrap();
-            layout.write_config([9, 10]).unwrap();
+            layout.write_config([9, 10], Vec::new()).unwrap();
             (layout.config.namenode.replication, layout.replication_wanted)
         };
         assert_eq!(up(1, None), (1, Some(2)));
@@ -735,7 +905,7 @@ mod tests {
             let mut layout =
                 Layout::prepare(folder.path(), &Overrides { open, ..Overrides::default() }).unwrap();
             layout.make().unwrap();
-            layout.write_config([9, 10]).unwrap();
+            layout.write_config([9, 10], Vec::new()).unwrap();
             layout
         };
         let closed = prepare(None);

@@ -40,12 +40,18 @@ impl Kind {
             Self::Tasktracker => "tasktracker",
         }
     }
+
+    /// Returns whether it is a master, whose name says what it is. The two daemons of a node share
+    /// the name of the node.
+    pub fn is_master(self) -> bool {
+        matches!(self, Self::Namenode | Self::Jobtracker)
+    }
 }
 
 /// A record of one daemon, which suffices to find, signal and restart it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Daemon {
-    /// `namenode`, `jobtracker`, or the name of the node.
+    /// `namenode`, `namenode2`, `jobtracker`, or the name of the node.
     pub name: String,
     /// The kind of daemon.
     pub kind: Kind,
@@ -71,8 +77,16 @@ pub struct Daemon {
 impl Daemon {
     /// Returns the name of the daemon for messages: `namenode`, or `node1's datanode`.
     pub fn title(&self) -> String {
-        let program = self.kind.program();
-        if self.name == program { self.name.clone() } else { format!("{}'s {program}", self.name) }
+        if self.kind.is_master() {
+            self.name.clone()
+        } else {
+            format!("{}'s {}", self.name, self.kind.program())
+        }
+    }
+
+    /// Returns whether it is a NameNode of a group.
+    pub(super) fn is_member(&self) -> bool {
+        self.kind == Kind::Namenode && self.args.iter().any(|word| word == "--member")
     }
 
     /// Returns whether its process is running.
@@ -113,12 +127,12 @@ impl Daemon {
 /// All daemons that were started in one cluster folder.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ClusterState {
-    /// The address of the NameNode.
+    /// The address of the NameNode; with commas if there are several.
     pub namenode: String,
     /// The address of the JobTracker; empty if there is none.
     #[serde(default)]
     pub jobtracker: String,
-    /// The daemons in the order of their start: the NameNode, the DataNodes, the JobTracker, the
+    /// The daemons in the order of their start: the NameNodes, the DataNodes, the JobTracker, the
     /// TaskTrackers.
     pub daemons: Vec<Daemon>,
 }
@@ -174,11 +188,16 @@ impl ClusterState {
         for kind in [Kind::Namenode, Kind::Jobtracker, Kind::Datanode, Kind::Tasktracker] {
             match self.running().filter(|daemon| daemon.kind == kind).count() as u64 {
                 0 => {}
-                1 if matches!(kind, Kind::Namenode | Kind::Jobtracker) => words.push(kind.program().into()),
+                1 if kind.is_master() => words.push(kind.program().into()),
                 number => words.push(view::output::count(number, kind.program())),
             }
         }
         (!words.is_empty()).then(|| words.join(", "))
+    }
+
+    /// Returns the NameNodes.
+    pub fn namenodes(&self) -> impl Iterator<Item = &Daemon> {
+        self.daemons.iter().filter(|daemon| daemon.kind == Kind::Namenode)
     }
 
     /// Returns the daemon called `name`, which must be of `kind` if that is given.

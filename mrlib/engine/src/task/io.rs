@@ -59,7 +59,7 @@ impl Dfs {
                 .enable_all()
                 .build()
                 .map_err(TaskError::io("start the threads of the client"))?;
-            let options = ClientOptions::new(&spec.namenode, self.config.clone());
+            let options = ClientOptions::new(spec.namenodes.as_slice(), self.config.clone());
             let mut options = options.with(credentials.clone());
             if !spec.user.is_empty() {
                 options.user.clone_from(&spec.user);

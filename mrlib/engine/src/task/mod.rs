@@ -44,7 +44,7 @@ use umbilical::{Received, Umbilical};
 /// The path of the Unix socket of the tracker. If it is set, this is a task process.
 pub const UMBILICAL_VAR: &str = "FERMATA_UMBILICAL";
 /// Version of the protocol between a tracker and its task processes.
-pub const PROTOCOL: u32 = 7;
+pub const PROTOCOL: u32 = 8;
 
 /// Minimum time between two progress messages.
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);

@@ -1,6 +1,6 @@
 //! A file system whose daemons run in this process.
 
-use daemon::{Bytes, Period, config::Config, lifecycle::DaemonArgs};
+use daemon::{Bytes, MasterAddrs, Period, config::Config, lifecycle::DaemonArgs};
 use dfs::datanode::DataNode;
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ impl Daemons {
         );
         config.cluster.namenode = loop {
             match std::fs::read_to_string(&ready) {
-                Ok(text) if !text.trim().is_empty() => break text.trim().to_owned(),
+                Ok(text) if !text.trim().is_empty() => break text.trim().into(),
                 _ => tokio::time::sleep(Duration::from_millis(10)).await,
             }
         };
@@ -57,8 +57,8 @@ impl Daemons {
         Self { folder, config, _nodes: nodes }
     }
 
-    /// Returns the address of the NameNode.
-    pub(crate) fn namenode(&self) -> &str {
+    /// Returns the address of the NameNode, as a list.
+    pub(crate) fn namenodes(&self) -> &MasterAddrs {
         &self.config.cluster.namenode
     }
 }

@@ -19,7 +19,7 @@ struct FileSystem {
 
 async fn start_file_system() -> FileSystem {
     let daemons = Daemons::start(&["n1"]).await;
-    let options = ClientOptions::new(daemons.namenode(), daemons.config.client.clone());
+    let options = ClientOptions::new(daemons.namenodes(), daemons.config.client.clone());
     let client = Client::connect(options).await.expect("a NameNode");
     FileSystem { daemons, client }
 }
@@ -77,7 +77,7 @@ impl FileSystem {
             input: Some(input),
             reduces,
             work_output: format!("/out/_temporary/job_1/{attempt}"),
-            namenode: self.daemons.namenode().to_owned(),
+            namenodes: self.daemons.namenodes().to_vec(),
             ..TaskSpec::default()
         };
         let scratch = tracker.folder.path().display().to_string();

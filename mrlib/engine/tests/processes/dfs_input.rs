@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 async fn client(cluster: &Daemons, short_circuit: bool) -> Client {
     let mut config = cluster.config.client.clone();
     config.short_circuit = short_circuit;
-    Client::connect(ClientOptions::new(cluster.namenode(), config)).await.unwrap()
+    Client::connect(ClientOptions::new(cluster.namenodes(), config)).await.unwrap()
 }
 
 fn lines(runtime: &Runtime, client: &Client, path: &DfsPath, range: Range<u64>) -> Vec<(u64, Vec<u8>)> {

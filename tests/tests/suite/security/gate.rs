@@ -15,7 +15,14 @@ use tonic_prost::ProstCodec;
 /// Returns the path of every method, and whether its client sends a stream.
 fn methods() -> BTreeMap<String, bool> {
     let folder = crate::tidy::root().join("proto");
-    let files = ["dfs/v1/namenode", "dfs/v1/datanode", "mr/v1/jobtracker", "mr/v1/task", "raft/v1/peer"];
+    let files = [
+        "dfs/v1/namenode",
+        "dfs/v1/datanode",
+        "mr/v1/jobtracker",
+        "mr/v1/task",
+        "master/v1/master",
+        "raft/v1/peer",
+    ];
     let all = protox::compile(files.map(|name| format!("fermata/{name}.proto")), [folder]).unwrap();
     let mut methods = BTreeMap::new();
     for file in &all.file {
@@ -65,6 +72,7 @@ impl Caller {
             ("JobTracker", at(&jobtracker, Role::JobTracker)),
             ("TrackerLink", at(&jobtracker, Role::JobTracker)),
             ("TrackerLogs", at(logs, Role::TaskTracker)),
+            ("Master", at(&jobtracker, Role::JobTracker)),
             ("Peers", at(&namenode, Role::NameNode)),
         ]);
         Self { credentials, sends_no_credential: false, servers }

@@ -1,0 +1,185 @@
+//! `mrctl masters`: what each NameNode does, whether they serve, and changes of their group.
+
+#![allow(clippy::doc_markdown, reason = "doc comments here are help text, where backticks would be printed")]
+
+use crate::output;
+use anyhow::{Result, anyhow, bail};
+use clap::ValueEnum;
+use clusters::locate::Target;
+use daemon::Period;
+use dfs_client::group::{ChangeResult, GroupChange, GroupClient};
+use security::Role;
+use std::{process::ExitCode, time::Duration};
+use tokio::time::{Instant, sleep};
+
+/// How long one request may take. A transfer waits twice for 1.5 s.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pause before a request is repeated.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Show which namenode leads, and change their group
+///
+/// Asks each namenode of the cluster. LAG is the number of log entries that it lacks, and CONTACT
+/// the time since the leader has heard from it; only the leader knows these. The exit code is 0 if
+/// one leads and a majority follows it, so that files can be read and written. The jobtracker is
+/// not shown: there is one.
+#[derive(Debug, clap::Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  mrctl masters\n  mrctl masters --json\n  \
+    mrctl masters transfer               let another namenode lead\n  \
+    mrctl masters add host4:9400\n  \
+    mrctl masters remove host2:9400\n  \
+    mrctl masters replace host2:9400 host4:9400\n  \
+    mrctl up --masters 3 --detach        start three namenodes (experimental)"
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    change: Option<Change>,
+    /// How long to wait for the answers
+    #[arg(long, value_name = "TIME", default_value = "2s")]
+    within: Period,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Change {
+    /// Let another master lead, without losing a request
+    ///
+    /// The one that leads refuses changes, waits until all earlier ones are committed, and then lets
+    /// the other one lead. Clients wait and continue. Stopping a leader (SIGTERM) does the same.
+    Transfer {
+        /// Address of the one that is to lead; any that answers if it is missing
+        #[arg(value_name = "ADDR")]
+        to: Option<String>,
+        #[command(flatten)]
+        of: Of,
+    },
+    /// Add a master to its group
+    ///
+    /// Waits until the new master asks to join, has the whole log, and votes. Start it with an empty
+    /// folder, a new ID (--member) and the addresses of the others (--join). It may be started before
+    /// or after this command.
+    Add {
+        /// Address at which clients and the others reach it
+        #[arg(value_name = "ADDR")]
+        address: String,
+        #[command(flatten)]
+        of: Of,
+    },
+    /// Remove a master from its group
+    ///
+    /// Refused if those that are left and up would be no majority. If it leads, another one leads
+    /// first. Stop it then: it serves nobody.
+    Remove {
+        /// Address of the master, as in `mrctl masters`
+        #[arg(value_name = "ADDR")]
+        address: String,
+        #[command(flatten)]
+        of: Of,
+    },
+    /// Add a master, and then remove another one
+    Replace {
+        /// Address of the one that leaves the group
+        #[arg(value_name = "OLD")]
+        old: String,
+        /// Address of the one that takes its place
+        #[arg(value_name = "NEW")]
+        new: String,
+        #[command(flatten)]
+        of: Of,
+    },
+}
+
+/// The group, and how long to wait.
+#[derive(Debug, clap::Args)]
+struct Of {
+    /// The masters to change
+    #[arg(long, value_enum, default_value = "namenode")]
+    daemon: Master,
+    /// How long to wait until the change is made
+    #[arg(long, value_name = "TIME", default_value = "5m")]
+    within: Period,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Master {
+    Namenode,
+    Jobtracker,
+}
+
+impl Of {
+    fn role(&self) -> Role {
+        match self.daemon {
+            Master::Namenode => Role::NameNode,
+            Master::Jobtracker => Role::JobTracker,
+        }
+    }
+}
+
+pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
+    if let Some(change) = args.change {
+        return make(change, target).await;
+    }
+    let all = target.namenodes(args.within.0).await?;
+    if args.json {
+        output::json(&all)?;
+    } else {
+        output::print_table(&all.table())?;
+        output::line(&all.summary)?;
+    }
+    Ok(if all.serves { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn make(change: Change, target: &Target) -> Result<ExitCode> {
+    let (Change::Transfer { of, .. }
+    | Change::Add { of, .. }
+    | Change::Remove { of, .. }
+    | Change::Replace { of, .. }) = &change;
+    let (group, end) = (target.group(of.role())?, Instant::now() + of.within.0);
+    match &change {
+        Change::Transfer { to, .. } => {
+            let leader = done(&group, GroupChange::Transfer(to.clone()), end).await?;
+            output::line(format!("{leader} leads"))?;
+        }
+        Change::Add { address, .. } => add(&group, address, end).await?,
+        Change::Remove { address, .. } => remove(&group, address, end).await?,
+        Change::Replace { old, new, .. } => {
+            add(&group, new, end).await?;
+            remove(&group, old, end).await?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn add(group: &GroupClient, address: &str, end: Instant) -> Result<()> {
+    done(group, GroupChange::Add(address.to_owned()), end).await?;
+    output::line(format!("{address} votes; add it to the settings of all daemons and clients"))?;
+    Ok(())
+}
+
+async fn remove(group: &GroupClient, address: &str, end: Instant) -> Result<()> {
+    done(group, GroupChange::Remove(address.to_owned()), end).await?;
+    output::line(format!("{address} was removed; stop it, and remove it from the settings"))?;
+    Ok(())
+}
+
+/// Requests a change until it is made. Returns what the leader says about it.
+async fn done(group: &GroupClient, change: GroupChange, end: Instant) -> Result<String> {
+    let mut printed = String::new();
+    loop {
+        match group.change(&change, REQUEST_TIMEOUT).await.map_err(|why| anyhow!(why))? {
+            ChangeResult::Done(leader) => return Ok(leader),
+            ChangeResult::WaitsFor(what) if Instant::now() > end => bail!("gave up waiting for {what}"),
+            ChangeResult::WaitsFor(what) => {
+                if printed != what {
+                    eprintln!("mrctl: waiting for {what}");
+                    printed = what;
+                }
+            }
+        }
+        sleep(PAUSE).await;
+    }
+}
