@@ -40,7 +40,9 @@ impl Why {
         let rule = words.next().filter(is_rule)?.to_owned();
         let number = |word: &str| {
             let (name, value) = word.split_once('=')?;
-            Some((Cow::Owned(name.to_owned()), value.parse().ok()?))
+            // JSON has no other numbers, so the text could not be stored as a rule.
+            let value = value.parse().ok().filter(|value: &f64| value.is_finite())?;
+            Some((Cow::Owned(name.to_owned()), value))
         };
         let numbers = words.map(number).collect::<Option<Vec<_>>>()?;
         Some(Self { rule: Cow::Owned(rule), numbers })

@@ -20,6 +20,10 @@ use std::{
     process::Command,
 };
 
+// As in mrctl.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Every policy, with the variants that decide in another way.
 const POLICIES: &str = "fifo,fair,capacity,las,hsrtf-pr,hsrtf-pu,hsrtf-prp,hsrtf-pup,fcs,fcs[literal=true],\
                         coshh,coda,chronos(fifo),chronos(fair)";

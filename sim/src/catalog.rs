@@ -20,7 +20,9 @@ use mrcore::{PerPhase, Phase, metrics::shares::MinShare};
 use schedulers::Params;
 use serde::Serialize;
 use std::{
+    collections::BTreeSet,
     fmt,
+    io::ErrorKind,
     path::{Path, PathBuf},
 };
 
@@ -281,17 +283,21 @@ fn read_profiles(path: &Path) -> Result<Profiles, CatalogError> {
     profile::parse(&read_text("--profiles", path)?).map_err(bad)
 }
 
-/// Checks that a workload uses at least one profile of a file.
-fn check_profiles(path: &Path, workload: &str) -> Result<(), CatalogError> {
-    let (given, used) = (read_profiles(path)?, profiles_used(workload));
-    if given.keys().any(|name| used.contains(&name.as_str())) {
+/// Checks that at least one of these workloads uses a profile of a file. `user` names them in the
+/// error.
+pub fn check_profiles(path: &Path, user: &str, workloads: &[&str]) -> Result<(), CatalogError> {
+    let given = read_profiles(path)?;
+    let used: BTreeSet<&str> =
+        workloads.iter().flat_map(|workload| profiles_used(workload)).copied().collect();
+    if given.keys().any(|name| used.contains(name.as_str())) {
         return Ok(());
     }
     let names: Vec<&str> = given.keys().map(String::as_str).collect();
     let given =
         if names.is_empty() { "no profiles".to_owned() } else { format!("only {}", names.join(", ")) };
-    let (path, workload) = (path.display().to_string(), workload.to_owned());
-    Err(CatalogError::UnusedProfiles { path, given, workload, used: used.join(", ") })
+    let (path, workload) = (path.display().to_string(), user.to_owned());
+    let used = used.into_iter().collect::<Vec<_>>().join(", ");
+    Err(CatalogError::UnusedProfiles { path, given, workload, used })
 }
 
 /// Reads the text file that a flag names; an empty flag is an argument.
@@ -301,7 +307,7 @@ fn read_text(flag: &str, path: &Path) -> Result<String, CatalogError> {
         CatalogError::File { file, why: why.to_owned() }
     };
     match std::fs::read_to_string(path) {
-        _ if !path.exists() => Err(bad("there is no such file")),
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(bad("there is no such file")),
         _ if path.is_dir() => Err(bad("this is a folder: give a file")),
         read => read.map_err(|error| bad(&error.to_string())),
     }
@@ -364,7 +370,10 @@ pub fn open(request: &Request) -> Result<Case, CatalogError> {
     let machines = cluster.as_ref().map(|cluster| cluster.machines().len() as u32);
     let request = &Request { nodes: machines.or(request.nodes), ..request.clone() };
     let profiles = profiles(request.profiles.as_deref())?;
-    request.profiles.as_deref().map_or(Ok(()), |path| check_profiles(path, &request.workload))?;
+    request
+        .profiles
+        .as_deref()
+        .map_or(Ok(()), |path| check_profiles(path, &request.workload, &[&request.workload]))?;
     let mut case = match built_in_case(request, profiles) {
         Some(case) => case,
         None => from_file(request, cluster.as_ref().map(ClusterFile::reduce_slots))?,

@@ -7,6 +7,8 @@ use serde::Deserialize;
 
 /// Random failures begin until this long after twice the time of the last submission.
 const FAILURES_AFTER_LAST_JOB_S: f64 = 86_400.0;
+/// The largest factor by which a machine gets slower, like the smallest `speed` of a cluster file.
+const SLOW_FACTOR_MAX: f64 = 1000.0;
 
 /// A fault with its time.
 #[derive(Debug, Clone, PartialEq)]
@@ -137,11 +139,11 @@ impl FaultRecord {
 
     fn factor(&self) -> Result<f64, String> {
         let factor = self.factor.ok_or("slow: factor is missing, for example factor = 3.0")?;
-        if factor.is_finite() && factor >= 1.0 {
+        if (1.0..=SLOW_FACTOR_MAX).contains(&factor) {
             return Ok(factor);
         }
         Err(format!(
-            "slow: factor = {factor} is not valid: it must be at least 1, because the times of tasks are multiplied by it; the key speed of a cluster file makes machines faster"
+            "slow: factor = {factor:?} is not valid: it must be from 1 to {SLOW_FACTOR_MAX}, because the times of tasks are multiplied by it; the key speed of a cluster file makes machines faster"
         ))
     }
 }

@@ -163,7 +163,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let provenance = Provenance::of_this_process().with_files(files.iter().map(PathBuf::as_path))?;
     let made_by = provenance.line();
-    let commit_of_runs = args.runs_of.as_deref().unwrap_or(provenance.commit);
+    // Hashing the executable takes a while, and only stored results need it.
+    let own_code = if args.dir.is_some() { provenance.code()? } else { provenance.commit.to_owned() };
+    let code_of_runs = args.runs_of.as_deref().unwrap_or(&own_code);
     let interrupted = interrupt_flag();
     let runs = SimulationProgress::new();
     let campaign = Campaign {
@@ -177,7 +179,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         progress: &|run| runs.report(run),
         interrupted: &interrupted,
         made_by: &made_by,
-        commit: commit_of_runs,
+        commit: code_of_runs,
         only_stored: args.runs_of.is_some(),
     };
     let records = campaign.run(&|what, done, of| runs.count_any_run(what, done, of));
@@ -211,7 +213,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             "command": provenance.command,
             "version": provenance.version,
             "commit": provenance.commit,
-            "commit_of_runs": commit_of_runs,
+            "commit_of_runs": args.runs_of.as_deref().unwrap_or(provenance.commit),
             "files": provenance.files,
             "date": output::utc(output::now_ms()),
             "first_seed": args.first_seed,

@@ -65,6 +65,17 @@ impl Provenance {
         self.commit != "unknown" && !self.commit.ends_with("+changes")
     }
 
+    /// Identifies the code: the commit, and the checksum of this executable if the commit does not
+    /// determine the code.
+    pub(crate) fn code(&self) -> Result<String> {
+        if self.is_of_commit() {
+            return Ok(self.commit.to_owned());
+        }
+        let sum = std::env::current_exe().and_then(|path| sha256(&path));
+        let sum = sum.context("cannot read the executable of mrctl, which identifies its results")?;
+        Ok(format!("{} (executable {})", self.commit, &sum[..12]))
+    }
+
     /// Describes the provenance in one line.
     pub(crate) fn line(&self) -> String {
         let mut line = format!("{} (version {}, commit {})", self.command, self.version, self.commit);

@@ -567,6 +567,9 @@ fn not_into_input(folder: &Path, output: &Path, inputs: &[PathBuf]) -> Result<()
 /// Checks that the file that a flag names can be written, without changing it.
 pub(crate) fn can_write(flag: &str, path: &Path) -> Result<()> {
     let named = format!("{flag} {}", path.display());
+    if path == Path::new("-") {
+        return Err(Usage(format!("{named}: this cannot be standard output: give a file")).into());
+    }
     if path.is_dir() {
         return Err(Usage(format!("{named}: this is a folder: give a file")).into());
     }

@@ -3,7 +3,7 @@
 
 use super::{
     provenance::Provenance,
-    sim::{can_write, create_folder, write},
+    sim::{can_write_all, create_folder, write},
 };
 use crate::output::{self, SimulationProgress, Usage, positive_time, whole_number};
 use anyhow::Result;
@@ -156,9 +156,13 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     if let Some(folder) = folder {
         create_folder("--report", folder)?;
     }
-    let report = args.report.iter().filter(|_| !args.all).map(|path| ("--report", path));
-    for (flag, path) in report.chain(args.markdown.iter().map(|path| ("--markdown", path))) {
-        can_write(flag, path)?;
+    let report = args.report.clone().filter(|_| !args.all);
+    let inputs: Vec<PathBuf> = args.profiles.iter().cloned().collect();
+    can_write_all(&[("--report", &report), ("--markdown", &args.markdown)], &inputs)?;
+    if let Some(path) = &args.profiles {
+        let workloads: Vec<&str> = papers.iter().flat_map(|paper| paper.workloads()).copied().collect();
+        let user = if args.all && papers.len() > 1 { "repro all" } else { papers[0].name() };
+        catalog::check_profiles(path, user, &workloads).map_err(|error| Usage(error.to_string()))?;
     }
     let profiles = catalog::profiles(args.profiles.as_deref()).map_err(|error| Usage(error.to_string()))?;
     let made = Made::of(args)?;

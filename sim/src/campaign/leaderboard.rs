@@ -74,11 +74,14 @@ pub struct Score {
     #[serde(skip)]
     is_slower: bool,
     /// Completion divided by the time alone on the cluster: median, 95th and 99th percentile. Null, as
-    /// is every other figure that compares two runs, if one of them was stopped in any seed.
+    /// is every other figure that compares two runs, if one of them was stopped in any seed. A job
+    /// that did not succeed counts until the end of the run here and below, so these are lower bounds
+    /// if `unfinished` is not 0.
     pub slowdown_p50: Option<f64>,
     pub slowdown_p95: Option<f64>,
     pub slowdown_p99: Option<f64>,
-    /// Jain's index of the slowdowns, mean over seeds: 1 if all jobs are slowed down equally.
+    /// Jain's index of the slowdowns, mean over seeds: 1 if all jobs are slowed down equally. Null if
+    /// `unfinished` is not 0.
     pub jain: Option<f64>,
     /// Finish-time fairness: completion divided by the completion under `fair`, 99th percentile over
     /// the jobs of all seeds, and its 95% interval; null for one seed.
@@ -133,10 +136,17 @@ fn completions(run: &RunRecord) -> BTreeMap<u32, f64> {
     run.jobs.iter().filter_map(|job| Some((job.job, job.completion_s?))).collect()
 }
 
-/// Calls `of` for each job that succeeded in both runs, with its number and both completions.
-fn paired(ours: &RunRecord, theirs: &RunRecord, mut of: impl FnMut(u32, f64, f64)) {
+/// Returns the completion of each job that was submitted. A job that did not succeed counts until the
+/// end of the run.
+fn least_completions(run: &RunRecord) -> BTreeMap<u32, f64> {
+    let at_least = |job: &JobRecord| job.completion_s.unwrap_or(run.makespan_s - job.submitted_s);
+    run.jobs.iter().map(|job| (job.job, at_least(job))).collect()
+}
+
+/// Calls `of` for each job in both maps, with its number and both completions.
+fn paired(ours: BTreeMap<u32, f64>, theirs: &RunRecord, mut of: impl FnMut(u32, f64, f64)) {
     let theirs = completions(theirs);
-    for (job, our_s) in completions(ours) {
+    for (job, our_s) in ours {
         if let Some(their_s) = theirs.get(&job) {
             of(job, our_s, *their_s);
         }
@@ -258,6 +268,7 @@ impl Leaderboard {
             let order = |score: &Score| (score.completion_s.is_lower_bound, score.completion_s.mean);
             scores.sort_by(|one, other| order(one).partial_cmp(&order(other)).unwrap_or(Ordering::Equal));
             for score in scores {
+                let bound = |cell: Cell| cell.as_lower_bound(score.unfinished > 0);
                 table.row(vec![
                     score.policy.as_str().into(),
                     score.completion_s.into(),
@@ -265,15 +276,15 @@ impl Leaderboard {
                         .against_reference
                         .map_or_else(|| "-".into(), |change| Cell::change(change.mean, change.interval())),
                     self.verdict(score).into(),
-                    Cell::number(score.slowdown_p50),
-                    Cell::number(score.slowdown_p95),
-                    Cell::number(score.slowdown_p99),
+                    bound(Cell::number(score.slowdown_p50)),
+                    bound(Cell::number(score.slowdown_p95)),
+                    bound(Cell::number(score.slowdown_p99)),
                     Cell::number(score.jain),
-                    Cell::interval(score.rho_p99, both(score.rho_p99_low, score.rho_p99_high)),
-                    Cell::interval(
+                    bound(Cell::interval(score.rho_p99, both(score.rho_p99_low, score.rho_p99_high))),
+                    bound(Cell::interval(
                         score.largest_against_fair,
                         both(score.largest_against_fair_low, score.largest_against_fair_high),
-                    ),
+                    )),
                     score.makespan_s.into(),
                     fraction(score.locality),
                     fraction(score.map_slots_used),
@@ -336,10 +347,7 @@ impl Leaderboard {
         });
         let cell = |(ratio, is_lower_bound): (f64, bool)| {
             let value = Some(ratio).filter(|ratio| ratio.is_finite() && *ratio > 0.0);
-            match Cell::number(value) {
-                Cell::Number(Some(_), text) if is_lower_bound => Cell::Number(value, format!("≥{text}")),
-                other => other,
-            }
+            Cell::number(value).as_lower_bound(is_lower_bound)
         };
         for (policy, ratios) in rows {
             let cells = [policy.into(), cell(geometric(&ratios))].into_iter();
@@ -460,7 +468,7 @@ fn score(
         if let Some(other) = reference.and_then(|runs| runs.get(seed)).filter(|_| !is_reference) {
             let mut sums = [0.0, 0.0];
             let mut both = 0;
-            paired(run, other, |_, our_s, their_s| {
+            paired(completions(run), other, |_, our_s, their_s| {
                 sums = [sums[0] + our_s, sums[1] + their_s];
                 both += 1;
             });
@@ -470,12 +478,12 @@ fn score(
         let fair = fair.and_then(|runs| runs.get(seed));
         if let Some(alone) = alone.and_then(|runs| runs.get(seed)) {
             let mut slowed = Vec::new();
-            paired(run, alone, |_, our_s, alone_s| slowed.push(our_s / alone_s.max(1e-6)));
+            paired(least_completions(run), alone, |_, our_s, alone_s| slowed.push(our_s / alone_s.max(1e-6)));
             jains.extend(jain(&slowed));
             slowdowns.append(&mut slowed);
             if let Some(fair) = fair {
                 let (large, mut sums) = (largest_jobs(alone), [0.0, 0.0]);
-                paired(run, fair, |job, our_s, fair_s| {
+                paired(least_completions(run), fair, |job, our_s, fair_s| {
                     if large.contains(&job) {
                         sums = [sums[0] + our_s, sums[1] + fair_s];
                     }
@@ -485,7 +493,7 @@ fn score(
         }
         if let Some(fair) = fair {
             let mut of_seed = Vec::new();
-            paired(run, fair, |_, our_s, fair_s| of_seed.push(our_s / fair_s.max(1e-6)));
+            paired(least_completions(run), fair, |_, our_s, fair_s| of_seed.push(our_s / fair_s.max(1e-6)));
             rhos.extend((!of_seed.is_empty()).then_some(of_seed));
         }
     }
@@ -510,7 +518,7 @@ fn score(
         slowdown_p50: known(&slowdowns, 0.5),
         slowdown_p95: known(&slowdowns, 0.95),
         slowdown_p99: known(&slowdowns, 0.99),
-        jain: (!jains.is_empty()).then(|| mean(&jains)),
+        jain: (!jains.is_empty() && unfinished == 0).then(|| mean(&jains)),
         rho_p99: known(&rhos.concat(), 0.99),
         rho_p99_low,
         rho_p99_high,
@@ -534,8 +542,7 @@ fn score(
 /// Returns the mean completion of the jobs of a run. A job that did not succeed counts until the end
 /// of the run.
 fn mean_completion(run: &RunRecord) -> f64 {
-    let at_least = |job: &JobRecord| job.completion_s.unwrap_or(run.makespan_s - job.submitted_s);
-    mean(&run.jobs.iter().map(at_least).collect::<Vec<_>>())
+    mean(&least_completions(run).into_values().collect::<Vec<_>>())
 }
 
 /// Returns the largest tenth of the jobs, at least one, by their time alone.

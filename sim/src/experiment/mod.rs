@@ -42,6 +42,10 @@ pub enum ExperimentError {
         "the label {label} is given twice: give one of the two policies another, as in other={scheduler}"
     )]
     RepeatedLabel { label: String, scheduler: String },
+    #[error(
+        "{policy}: {key} is given twice: remove one; values to compare are separated by |, as in {key}=1|2"
+    )]
+    RepeatedParameter { policy: String, key: String },
     #[error(transparent)]
     Make(#[from] PolicyError),
     #[error("the time limit stopped the simulation of the policy that ran: give a longer --time-limit")]

@@ -4,7 +4,10 @@
 use super::{ALONE, ExperimentError};
 use crate::external;
 use schedulers::{Params, Policy, PolicyError};
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 /// Most policies, or workloads, in a list.
 pub const COMBINATIONS_MAX: usize = 1000;
@@ -110,7 +113,11 @@ impl Variant {
                 };
                 let pairs = pairs.split(';').filter(|pair| !pair.is_empty());
                 let pairs: Option<Vec<(&str, &str)>> = pairs.map(|pair| pair.split_once('=')).collect();
-                let variant = Self::tuned(&label, scheduler.trim(), &pairs.ok_or_else(bad)?);
+                let pairs = pairs.ok_or_else(bad)?;
+                let variant = Self::tuned(&label, scheduler.trim(), &pairs);
+                if variant.params.len() < pairs.len() {
+                    return Err(Self::repeated_parameter(name, &pairs));
+                }
                 variant.check_in_list(own, &variants)?;
                 variants.push(variant);
                 if variants.len() > COMBINATIONS_MAX {
@@ -119,6 +126,15 @@ impl Variant {
             }
         }
         if variants.is_empty() { Err(bad()) } else { Ok(variants) }
+    }
+
+    fn repeated_parameter(policy: &str, pairs: &[(&str, &str)]) -> ExperimentError {
+        let mut seen = BTreeSet::new();
+        // The same parameter may have been given with and without its section.
+        let last = |key: &str| key.rsplit('.').next().unwrap_or(key).to_owned();
+        let repeated = pairs.iter().map(|(key, _)| last(key)).find(|key| !seen.insert(key.clone()));
+        let key = repeated.unwrap_or_default();
+        ExperimentError::RepeatedParameter { policy: policy.to_owned(), key }
     }
 
     /// Checks that the policy can be created, and that its label is not that of other runs.
@@ -272,6 +288,9 @@ mod tests {
             error("a=fifo,a=fair"),
             "the label a is given twice: give one of the two policies another, as in other=fair"
         );
+        for bad in ["fcs[skips=1;skips=200]", "fcs[skips=1;fcs.skips=200]"] {
+            assert!(error(bad).starts_with("fcs: skips is given twice"), "{}", error(bad));
+        }
         let empty = "the label before =fcs is empty: give it a name, as in mine=fcs, or omit the =";
         assert_eq!([error("=fcs"), error(" =fcs[skips=2|3]")], [empty; 2]);
     }

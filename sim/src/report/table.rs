@@ -59,6 +59,17 @@ impl Cell {
         Self::Number(Some(count as f64), count.to_string())
     }
 
+    /// Marks a number as a lower bound: ≥1.5.
+    #[must_use]
+    pub fn as_lower_bound(mut self, is_lower_bound: bool) -> Self {
+        if let Self::Number(Some(_), text) | Self::Interval { text, .. } = &mut self
+            && is_lower_bound
+        {
+            text.insert(0, '≥');
+        }
+        self
+    }
+
     /// Returns the text of the cell.
     pub fn text(&self) -> &str {
         match self {

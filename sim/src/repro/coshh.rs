@@ -700,15 +700,15 @@ fn vary_prediction_error(
     variants.extend(["0", "0.1", "0.2", "0.4"].map(off));
     let what = "prediction errors";
     let comparison = paper_figures.run(lab, what, (&all, 100), (variants, false))?;
-    let none = comparison.index("0").unwrap_or_default();
     let head =
         ["policy, or coshh with an error up to", "mean completion, s", "against none", "deciding, CPU s"];
     let mut table = Table::new(&head);
     for (at, variant) in comparison.variants.iter().enumerate() {
+        let versus_none = change(&comparison, None, &variant.label, "0").filter(|_| variant.label != "0");
         table.row(vec![
             variant.label.as_str().into(),
             comparison.mean_over(at, None, makespan_s).into(),
-            change_cell(comparison.change(None, at, none).filter(|_| at != none)),
+            change_cell(versus_none.map(|ours| ours.figure)),
             comparison.figure(at, deciding_s).into(),
         ]);
     }

@@ -472,7 +472,9 @@ fn add_row(table: &mut Table, jobs: u32, comparison: &Comparison, pairs: &[(usiz
     let mut row = vec![Cell::count(jobs as usize)];
     for (one, other) in pairs {
         let mean = |at: usize| Cell::from(comparison.mean_over(at, None, makespan_s));
-        row.extend([mean(*one), mean(*other), change_cell(comparison.change(None, *one, *other))]);
+        let label = |at: usize| comparison.variants[at].label.as_str();
+        let change = change(comparison, None, label(*one), label(*other));
+        row.extend([mean(*one), mean(*other), change_cell(change.map(|ours| ours.figure))]);
     }
     table.row(row);
 }
@@ -699,8 +701,10 @@ fn vary_skips(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentErr
         });
         let mean = comparison.mean_over(at, None, makespan_s);
         let base = if at > never { literal_never } else { never };
-        let change = change_cell(comparison.change(None, at, base).filter(|_| at != base));
-        table.row(vec![variant.label.as_str().into(), mean.into(), change, moved.into()]);
+        let base_label = comparison.variants[base].label.as_str();
+        let versus_base = change(&comparison, None, &variant.label, base_label).filter(|_| at != base);
+        let versus_base = change_cell(versus_base.map(|ours| ours.figure));
+        table.row(vec![variant.label.as_str().into(), mean.into(), versus_base, moved.into()]);
     }
     let versus = |one: &str, other: &str| change(&comparison, None, one, other);
     for (rules, suffix, never) in

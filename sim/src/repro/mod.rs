@@ -61,6 +61,16 @@ impl Paper {
         }
     }
 
+    /// Returns the names of the workloads whose profiles its experiments use.
+    pub fn workloads(self) -> &'static [&'static str] {
+        match self {
+            Paper::Hsrtf => &["hsrtf"],
+            Paper::Chronos => &["chronos-sort", "chronos-wordcount"],
+            Paper::Fcs => &["fcs-map-heavy", "fcs-reduce-heavy", "gridmix"],
+            Paper::Coshh => &[],
+        }
+    }
+
     /// Returns the name in titles.
     fn title(self) -> &'static str {
         match self {

@@ -332,6 +332,9 @@ impl Claim {
     /// Returns the verdict as text.
     pub(super) fn verdict(&self) -> String {
         let Some(ours) = self.ours else { return "not comparable: jobs failed or did not end".into() };
+        if ours.is_lower_bound {
+            return "not comparable: a run was stopped before all jobs had ended".into();
+        }
         let Some(ours) = ours.known() else { return self.verdict_without_figure() };
         if let (Some(quartiles), Some(limits)) = (self.quartiles(), self.paper.limits()) {
             return self.verdict_of_seeds(quartiles, limits);
@@ -543,6 +546,18 @@ mod tests {
             (verdict(more, 0.5, 0.1, 5), more.show(Figure::of(&[0.5]))),
             ("agrees".into(), "+50.0%".into())
         );
+    }
+
+    #[test]
+    fn lower_bound_is_not_compared() {
+        let of = |is_lower_bound| {
+            let ours = Some(Figure { mean: 100.0, half_width: 1.0, is_lower_bound, seeds: 5 });
+            let (source, what) = (String::new(), String::new());
+            Claim { source, what, paper: Number::Seconds(100.0), ours, by_seed: Vec::new(), is_mixed: false }
+                .verdict()
+        };
+        assert_eq!(of(false), "agrees");
+        assert!(of(true).starts_with("not comparable: a run was stopped"), "{}", of(true));
     }
 
     #[test]

@@ -113,7 +113,7 @@ fn malformed_steps_are_rejected_with_their_line() {
         ("[[fault]]\nat_s = 1.0\nwhat = \"rack\"\nrack = 1\nnode = 1", 1, "rack takes no node"),
         ("[[fault]]\nat_s = 1.0\nwhat = \"stop\"\nfactor = 2.0", 1, "stop takes no factor"),
         ("[[fault]]\nat_s = 1.0\nwhat = \"slow\"\nnode = 1", 1, "slow: factor is missing"),
-        ("[[fault]]\nat_s = 1.0\nwhat = \"slow\"\nnode = 1\nfactor = 0.0", 1, "must be at least 1"),
+        ("[[fault]]\nat_s = 1.0\nwhat = \"slow\"\nnode = 1\nfactor = 0.0", 1, "must be from 1 to 1000"),
         ("[[fault]]\nat_s = 1.0\nwhat = \"slow\"\nnode = 1\nfactor = 0.5", 1, "factor = 0.5 is not valid"),
     ];
     for (text, line, why) in cases {

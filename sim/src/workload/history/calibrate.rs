@@ -181,7 +181,7 @@ impl Calibrated {
 impl Disturbances {
     /// Returns the numbers above 0 with their nouns; `None` if there are none.
     fn describe(&self) -> Option<String> {
-        let Self { failed, killed, split, paused, outputs_lost, without_launch } = *self;
+        let Self { failed, killed, split, paused, outputs_lost } = *self;
         let of = |number: u32, noun: &str| (number > 0).then(|| crate::count(number as usize, noun));
         let parts = [
             of(failed, "failed attempt"),
@@ -189,7 +189,6 @@ impl Disturbances {
             of(split, "split map"),
             of(paused, "paused reduce"),
             of(outputs_lost, "lost map output"),
-            of(without_launch, "missing launch line"),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         (!parts.is_empty()).then(|| parts.join(", "))
@@ -304,9 +303,9 @@ mod tests {
         let busy = Calibrated { spread: Some(0.6), by_cpu_time: true, ..samples().calibrated("wordcount") };
         assert!(!busy.render().contains("--cpu-time"), "{}", busy.render());
         assert!(!text.contains("doubtful"), "{text}");
-        let disturbances = Disturbances { killed: 2, without_launch: 1, ..Disturbances::default() };
+        let disturbances = Disturbances { killed: 2, outputs_lost: 1, ..Disturbances::default() };
         let doubtful = Calibrated { disturbances, ..samples().calibrated("wordcount") }.render();
-        let why = "# doubtful, because of 2 killed attempts, 1 missing launch line: ";
+        let why = "# doubtful, because of 2 killed attempts, 1 lost map output: ";
         assert!(doubtful.contains(why), "{doubtful}");
     }
 

@@ -16,6 +16,8 @@ pub enum SkippedJob {
     Unfinished(JobId),
     /// The job failed or was killed, so the times of its tasks are unknown.
     Unsuccessful(JobId),
+    /// The job succeeded, but so many of its tasks have no launch or no result in the history.
+    Incomplete(JobId, usize),
     /// The job appears in more than one history.
     Twice(JobId),
 }
@@ -25,6 +27,9 @@ impl fmt::Display for SkippedJob {
         match self {
             Self::Unfinished(job) => write!(f, "{job} has not ended"),
             Self::Unsuccessful(job) => write!(f, "{job} did not succeed"),
+            Self::Incomplete(job, tasks) => {
+                write!(f, "{job} lacks lines of {}", crate::count(*tasks, "task"))
+            }
             Self::Twice(job) => write!(f, "{job} appears twice"),
         }
     }
@@ -83,7 +88,10 @@ impl HistoryFilter {
         match (job.ended, job.succeeded) {
             (None, _) => self.skipped_jobs.push(SkippedJob::Unfinished(job.id)),
             (Some(_), false) => self.skipped_jobs.push(SkippedJob::Unsuccessful(job.id)),
-            (Some(_), true) => {}
+            (Some(_), true) => {
+                let missing = job.tasks_without_lines();
+                self.skipped_jobs.extend((missing > 0).then_some(SkippedJob::Incomplete(job.id, missing)));
+            }
         }
         let Some(Environment { policy, params, .. }) = environment else { return };
         let same = |ran: &&mut PolicyUse| (&ran.policy, &ran.params) == (policy, params);
@@ -97,8 +105,8 @@ impl HistoryFilter {
 }
 
 impl History {
-    /// Returns the jobs that succeeded, with their names and real seconds. The task times of other
-    /// jobs are unknown.
+    /// Returns the jobs that succeeded and whose history is complete, with their names and real
+    /// seconds. The task times of other jobs are unknown.
     pub fn succeeded(&self) -> (Workload, Vec<(String, f64)>) {
         let both = || self.workload.jobs.iter().zip(&self.real).filter(|(_, real)| real.succeeded);
         let jobs: Vec<JobPlan> = both().map(|(job, _)| job.clone()).collect();
@@ -146,21 +154,27 @@ mod tests {
 
     #[test]
     fn skipped_jobs_are_reported() {
+        let whole = history("c", 4, "fair", "succeeded");
+        let without_launch: Vec<&str> = whole.lines().filter(|line| !line.contains("launched")).collect();
+        let without_launch = without_launch.join("\n");
         let runs = [
             history("c", 1, "fair", ""),
             history("c", 2, "fair", "succeeded"),
             history("c", 2, "fair", "succeeded"),
             history("c", 3, "fair", "killed"),
+            without_launch,
         ];
         let history = read_texts(&texts(&runs)).expect("they read");
         assert_eq!(
             skipped_jobs(&history.skipped_jobs).as_deref(),
-            Some("skipped 3 jobs: job_1 has not ended, job_2 appears twice, job_3 did not succeed")
+            Some(
+                "skipped 4 jobs: job_1 has not ended, job_2 appears twice, job_3 did not succeed, job_4 lacks lines of 1 task"
+            )
         );
         assert!(history.is_truncated());
         let (workload, real) = history.succeeded();
         assert_eq!((workload.jobs.len(), real), (1, vec![("job_2 sort".to_owned(), 4.0)]));
-        assert_eq!(history.metrics.jobs().count(), 3, "figures must include every job once");
+        assert_eq!(history.metrics.jobs().count(), 4, "figures must include every job once");
         assert_eq!(skipped_jobs(&[]), None);
     }
 

@@ -15,7 +15,10 @@ use mrcore::{
     metrics::group,
     task::{AttemptResult, Stage},
 };
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 /// State of a job while its history is read.
 pub(super) struct Job {
@@ -28,6 +31,8 @@ pub(super) struct Job {
     /// Maps whose output is available, by index.
     maps: BTreeMap<u32, TaskWork>,
     reduces: Vec<TaskWork>,
+    /// Tasks with a launch and a result.
+    done: BTreeSet<(Phase, u32)>,
     maps_left: usize,
     /// When the outputs of all maps last became available.
     maps_done: Option<Time>,
@@ -48,8 +53,6 @@ pub struct Disturbances {
     pub paused: u32,
     /// Map outputs that were lost.
     pub outputs_lost: u32,
-    /// Results of attempts without a line for their launch, which are not counted.
-    pub without_launch: u32,
 }
 
 impl Disturbances {
@@ -60,7 +63,6 @@ impl Disturbances {
         self.split += other.split;
         self.paused += other.paused;
         self.outputs_lost += other.outputs_lost;
-        self.without_launch += other.without_launch;
     }
 }
 
@@ -94,6 +96,7 @@ impl Job {
             roots: (0..maps as u32).collect(),
             maps: BTreeMap::new(),
             reduces: vec![TaskWork::default(); reduces],
+            done: BTreeSet::new(),
             maps_left: maps,
             maps_done: (maps == 0).then_some(submitted),
             ended: None,
@@ -133,9 +136,6 @@ impl Job {
             Fact::MapSplit { .. } => seen.split += 1,
             Fact::AttemptPaused { .. } => seen.paused += 1,
             Fact::MapOutputLost { .. } => seen.outputs_lost += 1,
-            Fact::AttemptSucceeded { attempt, .. } if !self.launched.contains_key(attempt) => {
-                seen.without_launch += 1;
-            }
             _ => {}
         }
     }
@@ -143,6 +143,7 @@ impl Job {
     /// Records the result of an attempt that succeeded or was split.
     fn record_success(&mut self, at: Time, id: AttemptId, result: &AttemptResult, split: bool) {
         let Some(launched) = self.launched.remove(&id) else { return };
+        self.done.insert((id.phase(), id.task.index));
         let used = result.counters.iter().find(|(name, _)| name == records::CPU_COUNTER);
         let done = TaskWork {
             seconds: at.since(launched).as_secs_f64(),
@@ -209,6 +210,14 @@ impl Job {
         splits
     }
 
+    /// Returns how many tasks have no launch or no result. If there are any although the job
+    /// succeeded, lines are missing, and the job would seem shorter than it was.
+    pub(super) fn tasks_without_lines(&self) -> usize {
+        let tasks = PerPhase { map: self.roots.len(), reduce: self.reduces.len() };
+        let done = self.done.iter().filter(|(phase, index)| (*index as usize) < tasks[*phase]).count();
+        tasks.map + tasks.reduce - done
+    }
+
     /// Converts the history to a job to replay. Returns `None` if the job has not ended.
     pub(super) fn finish(self) -> Option<FinishedJob> {
         let ended = self.ended?;
@@ -251,7 +260,8 @@ impl Job {
         };
         let hosts = splits.iter().map(|split| split.hosts.clone()).collect();
         let makespan = ended.since(self.submitted);
-        let real = Real { id: self.id, name: name.clone(), makespan, succeeded: self.succeeded };
+        let succeeded = self.succeeded && self.tasks_without_lines() == 0;
+        let real = Real { id: self.id, name: name.clone(), makespan, succeeded };
         let program = program.clone();
         let used = |tasks: &[TaskWork]| tasks.iter().map(|task| task.cpu_s).collect();
         let cpu_s = PerPhase { map: used(&by_split), reduce: used(&self.reduces) };

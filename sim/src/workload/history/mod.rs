@@ -49,7 +49,7 @@ pub struct Real {
     pub name: String,
     /// Time from submission to end.
     pub makespan: Span,
-    /// Whether the job succeeded.
+    /// Whether the job succeeded, and its history has all tasks.
     pub succeeded: bool,
 }
 

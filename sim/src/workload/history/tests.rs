@@ -294,12 +294,13 @@ fn folder_of_a_run_that_was_interrupted_is_refused() {
 fn attempts_that_make_profiles_doubtful_are_counted() {
     let killed = line(5_000_000, r#"{"attempt-killed":{"attempt":"job_7.r0.0","why":"x"}}"#);
     let again = launch(5_000_000, "job_7.r0.1");
-    let text = sample_history().replacen(&launch(5_000_000, "job_7.m1.0"), &format!("{killed}{again}"), 1);
+    let launched = launch(5_000_000, "job_7.m1.0");
+    let text = sample_history().replacen(&launched, &format!("{launched}{killed}{again}"), 1);
     let text = text.replacen(
         r#"ed":{"attempt":"job_7.r0.0","bytes_out":20"#,
         r#"ed":{"attempt":"job_7.r0.1","bytes_out":20"#,
         1,
     );
-    let seen = Disturbances { killed: 1, split: 1, without_launch: 1, ..Disturbances::default() };
+    let seen = Disturbances { killed: 1, split: 1, ..Disturbances::default() };
     assert_eq!(parse(&text).expect("it reads").calibrate(false)[0].disturbances, seen);
 }
