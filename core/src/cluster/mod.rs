@@ -18,7 +18,7 @@ use crate::{
     ids::{AttemptId, JobId, TaskId, TrackerId},
     job::{Job, has_all_map_output},
     phase::Phase,
-    task::{Attempt, Checkpoint, CheckpointInfo, PreemptKind, Progress, Stage, Task},
+    task::{Attempt, AttemptState, Checkpoint, CheckpointInfo, PreemptKind, Progress, Stage, Task},
     time::{Span, Time},
     tracker::Tracker,
 };
@@ -235,10 +235,16 @@ impl Cluster {
         self.volatile.stragglers[phase].keys().filter_map(|job| self.job(*job))
     }
 
-    /// Returns whether a slow map should be split instead of getting a speculative attempt.
+    /// Returns whether a slow map should be split instead of getting a speculative attempt. If an
+    /// earlier attempt was to be split and was killed, it had read nothing or did not react: then the
+    /// next one could end in the same way, and so on forever.
     pub fn should_split(&self, job: &Job, slow: &Attempt) -> bool {
+        let was_killed = |at: &Attempt| {
+            at.state == AttemptState::Killed && matches!(at.preempt_request, Some((PreemptKind::Split, _)))
+        };
         job.spec.speculation
             && job.spec.split_slow
+            && !job.task(slow.id.task).is_some_and(|task| task.attempts.iter().any(was_killed))
             && self.may_preempt(slow.id, PreemptKind::Split).is_ok()
             && slow.refusals == 0
             && self.progress(slow).done <= 1.0 - REMAINDER_FRACTION_MIN
