@@ -1,7 +1,8 @@
 //! The JobTracker daemon: clock, journal, sockets and file system around the core,
 //! [`mrcore::JobTracker`].
 //!
-//! Read in this order: [`run`] (start to stop), `driver` (one lock, effects in order), `submit` and
+//! Read in this order: [`run`] (start to stop), `blueprint` (state and histories from a journal),
+//! `group` (the folder of a member of a group), `driver` (one lock, effects in order), `submit` and
 //! `splits` (a request becomes a job), `link` (trackers), `server` and `shared_status` (clients),
 //! `output` (commit), `leftovers` and `sweep` (deletion of temporary files), `files` (client of the
 //! file system), `history` (job histories), `storage` and `compact` (the journal), `starts` (earlier
@@ -11,12 +12,14 @@
 //! web pages (`gateway`).
 
 mod active_jobs;
+mod blueprint;
 mod clock;
 mod compact;
 mod driver;
 mod error;
 mod events;
 mod files;
+mod group;
 mod history;
 mod leftovers;
 mod link;
