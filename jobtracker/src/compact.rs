@@ -7,7 +7,7 @@
 //! - the newest registration of each tracker, and the newest change of its state after that;
 //! - drains that were not cancelled;
 //! - the answers to requests that the core has not dropped;
-//! - the starts of the JobTrackers of a group that the core has not dropped.
+//! - the starts of the `JobTrackers` of a group that the core has not dropped.
 //!
 //! A forgotten tracker is dropped, unless a fact of a job in the result names it or it has the
 //! highest tracker ID, which must not be assigned again.

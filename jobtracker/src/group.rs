@@ -1,14 +1,15 @@
 //! The folder of a JobTracker that is a member of a group (ADR 0046).
 //!
 //! The folder of the first member is that of one JobTracker, which has made a snapshot. Another member
-//! begins with an empty folder: it asks the JobTrackers that it knows, and the leader adds it and
+//! begins with an empty folder: it asks the `JobTrackers` that it knows, and the leader adds it and
 //! sends it everything.
 
 use crate::{
     blueprint::{Blueprint, Replayed},
     clock::Clock,
     driver::Driver,
-    run::{JobTrackerError, Opened},
+    end::JobTrackerError,
+    opened::Opened,
     starts,
     storage::{self, OWNER},
 };

@@ -2,7 +2,8 @@
 //! [`mrcore::JobTracker`].
 //!
 //! Read in this order: [`run`] (start to stop), `blueprint` (state and histories from a journal),
-//! `group` (the folder of a member of a group), `driver` (one lock, effects in order), `submit` and
+//! `opened` and `group` (the folder of one JobTracker, and of a member of a group), `lead` (what a
+//! leader does periodically), `driver` (one lock, effects in order), `submit` and
 //! `splits` (a request becomes a job), `link` (trackers), `server` and `shared_status` (clients),
 //! `output` (commit), `leftovers` and `sweep` (deletion of temporary files), `files` (client of the
 //! file system), `history` (job histories), `storage` and `compact` (the journal), `starts` (earlier
@@ -16,13 +17,16 @@ mod blueprint;
 mod clock;
 mod compact;
 mod driver;
+mod end;
 mod error;
 mod events;
 mod files;
 mod group;
 mod history;
+mod lead;
 mod leftovers;
 mod link;
+mod opened;
 mod output;
 mod policy;
 mod run;
@@ -39,6 +43,7 @@ mod writable;
 #[cfg(test)]
 mod tests;
 
+pub use end::JobTrackerError;
 pub use policy::check_scheduler;
-pub use run::{Daemon, JobTrackerError, run};
+pub use run::{Daemon, run};
 pub use storage::StorageError;

@@ -24,7 +24,7 @@ const FENCE_DEADLINE: Duration = Duration::from_secs(3);
 /// Time between two attempts to fence older JobTracker processes.
 const FENCE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Fences the earlier starts of the JobTrackers with this journal. Passes each error that is retried to
+/// Fences the earlier starts of the `JobTrackers` with this journal. Passes each error that is retried to
 /// `report`. Returns an error if this start is itself fenced.
 pub(crate) async fn fence(
     files: &Files,

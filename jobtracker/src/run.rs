@@ -1,28 +1,29 @@
 //! Starts and stops a JobTracker: opens the folder, replays the journal, serves, and stops.
 
 use crate::{
-    blueprint::{Blueprint, Replayed},
-    check_scheduler,
+    blueprint::Blueprint,
     driver::{Driver, DriverParts, FIRST_STATE},
+    end::JobTrackerError,
     files::Files,
     group::{self, Group},
-    history::{Histories, HistoryWriter},
+    history::HistoryWriter,
+    lead::lead_loop,
     link::LinkService,
+    opened::Opened,
+    policy::check_scheduler,
     server::{ClientService, HISTORY_READERS_MAX, MasterService, SUBMISSIONS_MAX, WATCHERS_MAX},
-    starts,
-    storage::{self, Storage, StorageError},
+    storage,
 };
 use daemon::{
-    config::{Config, ConfigError},
+    config::Config,
     lifecycle::{DaemonArgs, stop_signal},
-    listen::ListenError,
-    lock::{FolderLock, LockError},
+    lock::FolderLock,
 };
 use dfs_client::ClientOptions;
-use journal::{DataFolderError, Log, LogFailed, Recovery, SnapshotPolicy};
+use journal::{Recovery, SnapshotPolicy};
 use mrcore::Time;
 use peers::{
-    leader::{self, LowDisk, NoAddress},
+    leader::{self, LowDisk},
     membership::Membership,
     requests::{RequestRuntime, Requests},
     service::{PeerService, PeersServer},
@@ -31,13 +32,11 @@ use proto::{
     master::master_server::MasterServer,
     mr::{job_tracker_server::JobTrackerServer, tracker_link_server::TrackerLinkServer},
 };
-use replication::{error::StoreError, master::Journal, member::StartError};
-use security::{Credentials, Guard, Incoming, Role, SecurityError};
+use replication::master::Journal;
+use security::{Credentials, Guard, Incoming, Role};
 use std::{
     convert::Infallible,
-    io,
     net::SocketAddr,
-    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -56,61 +55,6 @@ const ACCEPT_TIMEOUT: Duration = Duration::from_secs(3);
 const SNAPSHOT_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Time between two checks whether the disk of a leader is nearly full.
 const DISK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Why a JobTracker ended.
-#[derive(Debug, thiserror::Error)]
-pub enum JobTrackerError {
-    /// The policy does not exist, or a parameter is invalid.
-    #[error(transparent)]
-    Scheduler(#[from] ConfigError),
-    /// Another process uses the folder.
-    #[error(transparent)]
-    Lock(#[from] LockError),
-    /// The folder or the journal cannot be used.
-    #[error(transparent)]
-    Storage(#[from] StorageError),
-    /// The folder of a member of a group cannot be used.
-    #[error(transparent)]
-    Folder(#[from] DataFolderError),
-    /// The folder belongs to a member of a group.
-    #[error(
-        "folder {0} belongs to a member of a group of JobTrackers: set jobtracker.member to the ID of that member"
-    )]
-    IsMember(PathBuf),
-    /// Recovery was requested for a member of a group.
-    #[error(
-        "--recover is for one JobTracker: a member that has lost part of its journal must not vote; remove it from its \
-         group, and start it with an empty folder and another jobtracker.member"
-    )]
-    RecoverMember,
-    /// Other members cannot reach a member.
-    #[error(transparent)]
-    NoAddress(#[from] NoAddress),
-    /// The journal of a member cannot be used.
-    #[error("journal: {0}")]
-    Store(#[from] StoreError),
-    /// The member cannot be started.
-    #[error("{0}")]
-    Start(#[from] StartError),
-    /// The credentials or the access policy cannot be used.
-    #[error(transparent)]
-    Security(#[from] SecurityError),
-    /// The address is not available.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
-    /// The journal failed.
-    #[error(transparent)]
-    Log(#[from] LogFailed),
-    /// Serving failed.
-    #[error("cannot serve: {0}")]
-    Serve(#[from] tonic::transport::Error),
-    /// The process cannot continue, for this reason.
-    #[error("{0}")]
-    Stopped(String),
-    /// An error of the operating system.
-    #[error("{0}")]
-    Io(#[from] io::Error),
-}
 
 /// A JobTracker in this process. It serves from `start` until it is dropped, and needs a tokio
 /// runtime with I/O and time.
@@ -156,7 +100,7 @@ impl Daemon {
         }
         let (snapshot_bytes, reserve) = (settings.snapshot_bytes.0, settings.disk_reserve.0);
         let membership = group.as_ref().map(|group| group.membership.clone());
-        let leading = driver.clone().lead_loop();
+        let leading = lead_loop(driver.clone());
         let mut background_tasks = vec![
             runtime.spawn(async move { match leading.await {} }),
             runtime.spawn(snapshot_loop(driver.journal().clone(), snapshot_bytes, reserve)),
@@ -353,66 +297,6 @@ fn client_service(config: &Config, driver: &Arc<Driver>) -> ClientService {
         watch_permits: permits(WATCHERS_MAX),
         shared_statuses: Arc::default(),
         queues: Arc::new(schedulers::queues(&config.scheduler.name, params)),
-    }
-}
-
-/// The opened folder of one JobTracker, and what its journal leads to.
-pub(crate) struct Opened {
-    pub(crate) log: Log,
-    pub(crate) blueprint: Blueprint,
-    pub(crate) replayed: Replayed,
-    histories: Histories,
-    /// A message for the operator if journal records may have been lost at this start.
-    notice: Option<String>,
-}
-
-impl Opened {
-    /// Opens the folder of one JobTracker without a group.
-    pub(crate) fn open(config: &Config, recovery: Recovery) -> Result<Self, JobTrackerError> {
-        Self::replay(config, Storage::open(&config.jobtracker.dir, recovery)?)
-    }
-
-    /// Replays the journal into a state and the histories.
-    pub(crate) fn replay(config: &Config, storage: Storage) -> Result<Self, JobTrackerError> {
-        let Storage { log, replay, cluster_id, lost, recovery_requested, recovering } = storage;
-        let blueprint = Blueprint::new(config, cluster_id)?;
-        let (mut replayed, histories) = blueprint.replay(replay, blueprint.core()?)?;
-        let accepted =
-            || recovery_requested.then(|| "--recover accepts this journal as the newest".to_owned());
-        let notice = lost.or_else(accepted).map(|lost| format!("{lost}: the last records may be lost"));
-        if let Some(notice) = &notice {
-            tracing::error!("{notice}");
-            let Replayed { core, newest } = &mut replayed;
-            let entry = storage::skip_ids(&log, core.cluster(), *newest, recovery_requested)?;
-            *newest = entry.at;
-            let apply_error =
-                |error: mrcore::cluster::ApplyError| StorageError::Record { seq: 0, why: error.to_string() };
-            core.replay(&entry).map_err(apply_error)?;
-        }
-        if recovery_requested {
-            starts::clear(&config.jobtracker.dir).map_err(StorageError::from)?;
-        }
-        if let Some(recovering) = recovering {
-            recovering.done().map_err(StorageError::from)?;
-        }
-        tracing::info!(records = log.last_seq(), cluster = blueprint.cluster_id, "journal replayed");
-        Ok(Self { log, blueprint, replayed, histories, notice })
-    }
-
-    /// Returns what the driver is made from.
-    pub(crate) fn into_parts(self, options: ClientOptions) -> Result<DriverParts, JobTrackerError> {
-        let Self { log, blueprint, replayed: Replayed { core, newest }, histories, notice } = self;
-        let files = Files::new(options, &blueprint.cluster_id);
-        let history_writer = HistoryWriter::start(FIRST_STATE, histories)?;
-        Ok(DriverParts {
-            core,
-            journal: Journal::Single(log),
-            newest,
-            blueprint,
-            files,
-            history_writer,
-            notice,
-        })
     }
 }
 

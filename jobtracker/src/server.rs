@@ -133,7 +133,8 @@ impl ClientService {
     /// Sends the status of a job whenever it has changed, until the job ends or the client
     /// disconnects.
     async fn watch_job(self, who: Identity, id: JobId, to: mpsc::Sender<Result<pb::JobStatus, Status>>) {
-        let shared = self.shared_statuses.of(id, || self.driver.watch_job(id));
+        let state = self.driver.leadership().map_or(0, |leadership| leadership.state);
+        let shared = self.shared_statuses.of((state, id), || self.driver.watch_job(id));
         let mut number = 0;
         loop {
             let newer = tokio::select! {

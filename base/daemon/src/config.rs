@@ -167,10 +167,10 @@ pub struct JobTrackerConfig {
     pub listen: String,
     /// Folder for the journal and job histories.
     pub dir: PathBuf,
-    /// ID of this JobTracker in a group of JobTrackers, which no other has ever had; 0 for one
+    /// ID of this JobTracker in a group of `JobTrackers`, which no other has ever had; 0 for one
     /// JobTracker without a group.
     pub member: u64,
-    /// Addresses of JobTrackers of the group that this one joins if its folder is empty. Without one,
+    /// Addresses of `JobTrackers` of the group that this one joins if its folder is empty. Without one,
     /// an empty folder becomes that of the first member of a new group.
     pub join: Vec<String>,
     /// Address that other members of the group use, if it differs from `listen`.

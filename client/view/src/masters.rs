@@ -10,14 +10,14 @@ use std::{collections::BTreeMap, fmt::Write as _};
 /// The role of a member that was not asked.
 const UNKNOWN: &str = "unknown";
 
-/// All masters of a cluster: its NameNodes and its JobTrackers.
+/// All masters of a cluster: its NameNodes and its `JobTrackers`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AllMasters {
     /// Whether both kinds serve.
     pub serves: bool,
     /// What the masters of each kind do together.
     pub groups: Vec<MastersStatus>,
-    /// The NameNodes, in the order of `cluster.namenode`, and then the JobTrackers.
+    /// The NameNodes, in the order of `cluster.namenode`, and then the `JobTrackers`.
     pub masters: Vec<MasterStatus>,
 }
 

@@ -12,7 +12,6 @@
 //! The thread that writes histories takes no lock.
 
 use super::{Driver, Leadership, Refusal};
-use crate::{active_jobs, sweep};
 use dfs_client::ids::StartId;
 use journal::codec;
 use mrcore::{Event, fact::Entry};
@@ -22,28 +21,8 @@ use replication::{
     replay::Replay,
     types::{LogId, Proposal},
 };
-use std::{convert::Infallible, sync::Arc};
-use tokio::task::JoinSet;
 
 impl Driver {
-    /// Does the periodic work of each leadership of this JobTracker until it ends. Never returns.
-    pub(crate) async fn lead_loop(self: Arc<Self>) -> Infallible {
-        let mut leaderships = self.leaderships();
-        loop {
-            let leadership = *leaderships.borrow_and_update();
-            // The work is aborted when this is dropped.
-            let mut work = JoinSet::new();
-            if let Some(leadership) = leadership {
-                work.spawn(self.clone().tick_loop(leadership));
-                work.spawn(self.clone().fence(leadership));
-                work.spawn(sweep::sweep_loop(self.clone()));
-                work.spawn(active_jobs::report_loop(self.clone(), leadership));
-                work.spawn(self.clone().watch_namenode());
-            }
-            leaderships.changed().await.expect("the sender is in `self`");
-        }
-    }
-
     /// Waits until this leadership has ended.
     pub(crate) async fn ended(&self, leadership: Leadership) {
         let is_other = |now: &Option<Leadership>| *now != Some(leadership);

@@ -4,7 +4,7 @@ use crate::{
     blueprint::core_config,
     compact::compact,
     driver::{Driver, DriverParts},
-    run::Opened,
+    opened::Opened,
     storage::{self, HISTORY_FOLDER, Storage},
 };
 use daemon::config::{Config, JobTrackerConfig};

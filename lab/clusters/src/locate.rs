@@ -223,7 +223,7 @@ impl Target {
         Box::pin(ask_masters(kind, &addrs, credentials, state.as_ref(), limit)).await
     }
 
-    /// Asks all NameNodes and all JobTrackers at once what they do.
+    /// Asks all NameNodes and all `JobTrackers` at once what they do.
     pub async fn all_masters(&self, limit: Duration) -> Result<AllMasters> {
         let namenodes = self.masters(Role::NameNode, limit);
         if !self.has_jobtracker()? {

@@ -170,7 +170,7 @@ impl Durable {
         &self.answers
     }
 
-    /// Returns the starts of the JobTrackers of a group; empty without a group.
+    /// Returns the starts of the `JobTrackers` of a group; empty without a group.
     pub fn starts(&self) -> &Starts {
         &self.starts
     }

@@ -1,4 +1,4 @@
-//! The starts of the JobTrackers of a group that the NameNode may have accepted.
+//! The starts of the `JobTrackers` of a group that the NameNode may have accepted.
 //!
 //! The NameNode keeps the newest start that it has accepted. A group whose facts do not contain that
 //! start was started from older copies of its folders, and the NameNode refuses it (ADR 0022). A

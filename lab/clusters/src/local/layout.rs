@@ -27,7 +27,7 @@ use view::output::Usage;
 pub struct Overrides {
     /// Number of nodes.
     pub nodes: Option<u32>,
-    /// Number of NameNodes, and of JobTrackers.
+    /// Number of NameNodes, and of `JobTrackers`.
     pub masters: Option<u32>,
     /// Number of racks.
     pub racks: Option<u32>,
@@ -57,7 +57,7 @@ pub struct Overrides {
 pub(super) struct StoredLayout {
     pub(super) nodes: u32,
     pub(super) racks: u32,
-    /// Number of NameNodes, and of JobTrackers; absent if there is one of each.
+    /// Number of NameNodes, and of `JobTrackers`; absent if there is one of each.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) masters: Option<u32>,
     /// Whether it was started with `--open`.
@@ -67,7 +67,7 @@ pub(super) struct StoredLayout {
     /// Ports of the second and the following NameNodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) other_namenode_ports: Vec<u16>,
-    /// Ports of the second and the following JobTrackers. Earlier builds had one in any case.
+    /// Ports of the second and the following `JobTrackers`. Earlier builds had one in any case.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) other_jobtracker_ports: Vec<u16>,
     /// The parent of the folders of the trackers, if it is not in the cluster folder.
@@ -135,7 +135,7 @@ pub struct Layout {
     pub folder: PathBuf,
     /// Number of nodes, named node1 to nodeN.
     pub nodes: u32,
-    /// Number of NameNodes, named namenode, namenode2 to namenodeM, and of JobTrackers, named
+    /// Number of NameNodes, named namenode, namenode2 to namenodeM, and of `JobTrackers`, named
     /// likewise. If there are several, those of each kind are a group.
     pub masters: u32,
     /// Number of racks, named rack1 to rackR.
@@ -391,7 +391,7 @@ impl Layout {
 
     /// Fails if the folder of a master had data and is empty now, because its disk may not be
     /// mounted. Of several, a majority of the folders suffices. With `renew_jobs`, the folders of all
-    /// JobTrackers may be empty.
+    /// `JobTrackers` may be empty.
     pub fn check_masters(&self, renew_jobs: bool) -> Result<()> {
         let flag = crate::folder::dir_flag(Some(&self.folder));
         let lost = |kind| -> Vec<PathBuf> {

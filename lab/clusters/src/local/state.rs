@@ -132,7 +132,7 @@ pub struct ClusterState {
     /// The address of the JobTracker; with commas if there are several; empty if there is none.
     #[serde(default)]
     pub jobtracker: String,
-    /// The daemons in the order of their start: the NameNodes, the DataNodes, the JobTrackers, the
+    /// The daemons in the order of their start: the NameNodes, the DataNodes, the `JobTrackers`, the
     /// TaskTrackers.
     pub daemons: Vec<Daemon>,
 }
