@@ -42,7 +42,7 @@ pub fn digest(cluster: &Durable) -> String {
     for job in cluster.jobs() {
         describe_job(cluster, job, &mut out);
     }
-    let _ = writeln!(out, "{:?}", cluster.answers());
+    let _ = writeln!(out, "{:?} {:?}", cluster.answers(), cluster.starts());
     out
 }
 

@@ -1,6 +1,7 @@
 //! Input and output of the state machine of the JobTracker: events and effects.
 
 use crate::{
+    cluster::Start,
     compute::{Numbers, Problem},
     fact::Entry,
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
@@ -19,6 +20,11 @@ pub use types::FetchFailure;
 pub enum Event {
     /// The process has started and replayed its journal.
     Start,
+    /// This JobTracker begins to lead its group, and has applied all facts of earlier leaders. `id` is
+    /// the random ID of the start that this is. All else is as after [`Event::Start`].
+    Lead { id: u64 },
+    /// The NameNode has accepted this start of a leader of a group.
+    StartAccepted { start: Start },
     /// Time has passed.
     Tick,
     /// The free space on the disk of the journal. No attempt is launched while it is nearly full.

@@ -9,6 +9,7 @@
 //! new layout of the journal folder, and folders of earlier builds are then refused.
 
 use crate::{
+    cluster::Start,
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
     job::{JobOutcome, JobSpec},
     phase::{PerPhase, Phase},
@@ -124,6 +125,9 @@ pub enum Fact {
     /// A request of a user was accepted, or refused for the reason `refusal`. The facts of its
     /// effects precede this one in the same event.
     RequestAnswered { request: RequestId, refusal: Option<String> },
+    /// A JobTracker began to lead its group: the start that precedes this fact has this ID. With
+    /// `accepted`, the NameNode has accepted it.
+    StartRecorded { start: Start, accepted: bool },
 }
 
 impl Fact {
@@ -187,7 +191,8 @@ impl Fact {
             | Fact::DrainCancelled { .. }
             | Fact::TrackerForgotten { .. }
             | Fact::IdsSkipped { .. }
-            | Fact::RequestAnswered { .. } => None,
+            | Fact::RequestAnswered { .. }
+            | Fact::StartRecorded { .. } => None,
         }
     }
 }

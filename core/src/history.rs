@@ -364,6 +364,7 @@ impl HistoryFact {
             | Fact::JobTrackerStarted { .. }
             | Fact::IdsSkipped { .. }
             | Fact::RequestAnswered { .. }
+            | Fact::StartRecorded { .. }
             | Fact::TrackerJoined { .. }
             | Fact::TrackerSuspected { .. }
             | Fact::TrackerRecovered { .. }

@@ -6,7 +6,8 @@
 //! - the newest start of the JobTracker, and the newest skip of job IDs;
 //! - the newest registration of each tracker, and the newest change of its state after that;
 //! - drains that were not cancelled;
-//! - the answers to requests that the core has not dropped.
+//! - the answers to requests that the core has not dropped;
+//! - the starts of the `JobTrackers` of a group that the core has not dropped.
 //!
 //! A forgotten tracker is dropped, unless a fact of a job in the result names it or it has the
 //! highest tracker ID, which must not be assigned again.
@@ -17,7 +18,7 @@
 
 use mrcore::{
     Fact,
-    cluster::Answers,
+    cluster::{Answers, Starts},
     fact::Entry,
     ids::{JobId, TrackerId},
 };
@@ -36,6 +37,7 @@ struct NewestFacts {
     /// Forgotten trackers that no fact in the result names.
     forgotten_trackers: BTreeSet<TrackerId>,
     answers: Answers,
+    starts: Starts,
 }
 
 impl NewestFacts {
@@ -67,6 +69,7 @@ impl NewestFacts {
                 Fact::RequestAnswered { request, refusal } => {
                     newest.answers.add(entry.at, *request, refusal.clone());
                 }
+                Fact::StartRecorded { start, accepted } => newest.starts.add(*start, *accepted),
                 _ => {}
             }
         }
@@ -92,6 +95,7 @@ impl NewestFacts {
     fn is_needed(&self, index: usize, entry: &Entry) -> bool {
         match &entry.fact {
             Fact::RequestAnswered { request, .. } => self.answers.contains(entry.at, *request),
+            Fact::StartRecorded { start, .. } => self.starts.contains(*start),
             Fact::JobTrackerStarted { .. } => self.jobtracker_started == Some(index),
             Fact::IdsSkipped { .. } => self.ids_skipped == Some(index),
             Fact::TrackerForgotten { tracker, .. } => !self.forgotten_trackers.contains(tracker),

@@ -24,10 +24,14 @@ impl Refusal {
     }
 
     /// Refuses because this JobTracker does not lead its group.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no JobTracker is a member of a group yet"))]
     pub(crate) fn not_leader(leader: Option<Leader>) -> Self {
         let error = Error::not_leader(Role::JobTracker, leader);
         Self { not_leader: Some(Box::new(error.clone())), ..Self::unavailable(error.message) }
+    }
+
+    /// Returns whether another member of the group leads.
+    pub(crate) fn is_not_leader(&self) -> bool {
+        self.not_leader.is_some()
     }
 
     /// Refuses a malformed ID, name, number or setting.

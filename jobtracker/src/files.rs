@@ -1,10 +1,7 @@
 //! The client of the file system, and retries while the NameNode is unreachable.
 
 use daemon::MasterAddrs;
-use dfs_client::{
-    Client, ClientError, ClientOptions,
-    ids::{Start, StartId},
-};
+use dfs_client::{Client, ClientError, ClientOptions};
 use mrcore::job::Job;
 use std::time::Duration;
 
@@ -29,7 +26,6 @@ impl Backoff {
 pub(crate) struct Files {
     options: ClientOptions,
     scope: String,
-    start_id: StartId,
     client: tokio::sync::Mutex<Option<Client>>,
 }
 
@@ -38,12 +34,7 @@ impl Files {
     /// count the starts of `JobTrackers` with this journal, so the NameNode compares them only within
     /// this scope.
     pub(crate) fn new(options: ClientOptions, cluster_id: &str) -> Self {
-        Self {
-            options,
-            scope: format!("jobtracker-{cluster_id}"),
-            start_id: StartId::random(),
-            client: tokio::sync::Mutex::default(),
-        }
+        Self { options, scope: format!("jobtracker-{cluster_id}"), client: tokio::sync::Mutex::default() }
     }
 
     /// Returns the addresses of the NameNodes.
@@ -64,12 +55,6 @@ impl Files {
     /// Returns the name under which the NameNode keeps the epochs and job IDs of this journal.
     pub(crate) fn scope(&self) -> &str {
         &self.scope
-    }
-
-    /// Returns this start of the JobTracker, as the NameNode compares it with others. `epoch` is
-    /// its number.
-    pub(crate) fn start(&self, epoch: u64) -> Start {
-        Start { epoch, id: self.start_id }
     }
 
     /// Returns the token with which a task of the job calls the file system; empty in an open

@@ -1,7 +1,8 @@
 //! Serves the message streams of trackers. Each tracker has one stream for as long as it runs.
 //!
 //! The first message must be a registration. When the stream ends, the tracker is suspect at once.
-//! The tracker then opens a new stream and registers again.
+//! The tracker then opens a new stream and registers again. A member of a group ends all streams when
+//! it does not lead any more.
 
 use crate::{
     driver::Driver,
@@ -31,6 +32,7 @@ impl TrackerLink for LinkService {
         &self,
         request: Request<Streaming<FromTracker>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
+        self.driver.check_leader()?;
         let (sender, receiver) = mpsc::channel(UNREAD_MESSAGES_MAX);
         tokio::spawn(serve_tracker(self.driver.clone(), request.into_inner(), sender));
         Ok(Response::new(ReceiverStream::new(receiver).map(Ok)))
@@ -53,8 +55,11 @@ async fn serve_tracker(
     sender: mpsc::Sender<ToTracker>,
 ) {
     let mut attached: Option<AttachedTracker> = None;
+    let Some(leadership) = driver.leadership() else { return };
     loop {
         let message = tokio::select! {
+            // Another member of the group leads, which the tracker must find.
+            () = driver.ended(leadership) => None,
             message = messages.next() => message,
             // The tracker is gone, or it has attached with a new stream and this one was closed.
             () = sender.closed() => None,

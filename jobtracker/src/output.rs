@@ -1,90 +1,59 @@
 //! The output of a job in the file system. The commit publishes all of the output or nothing.
 //!
-//! Every commit contains the start of this process: its epoch, which is the number of the start,
-//! and a random ID. At the start it is sent to the NameNode as a fence. An older JobTracker process
-//! with the same journal that was suspended and continues later is then refused at its next commit,
-//! and ends. So does a JobTracker that was started from an older copy of its folder.
+//! Every commit contains the start of this process, or the leadership of this member of a group: its
+//! epoch, which is the number of the start, and a random ID. At the start it is sent to the NameNode as
+//! a fence. An older JobTracker process with the same journal that was suspended and continues later is
+//! then refused at its next commit, and ends; an earlier leader of a group follows. A JobTracker that
+//! was started from an older copy of its folder ends, too.
 
-use crate::{
-    files::{Backoff, Files, is_transient},
-    starts,
-};
+use crate::files::{Backoff, Files, is_transient};
 use dfs_client::{
     ClientError, Commit, CommitMove,
     error::Kind,
     ids::Start,
     path::{DfsPath, PathError},
 };
-use journal::DataFolderError;
 use mrcore::{Phase, job::Job, output::WORK_DIR, task::Task};
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 /// Empty file in the output folder which shows that the output is complete.
 const SUCCESS_FILE: &str = "_SUCCESS";
 /// Deadline of a call that fences older JobTracker processes. It is shorter than the time that a submission
 /// waits until this start is accepted, so that the refusal of the submission contains the reason.
 const FENCE_DEADLINE: Duration = Duration::from_secs(3);
-/// Time between two attempts to record this start or to fence older JobTracker processes.
+/// Time between two attempts to fence older JobTracker processes.
 const FENCE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Fences older JobTracker processes that use this journal. `folder` is the folder of the
-/// JobTracker. Passes each error that is retried to `report`. Returns an error if this process is
-/// itself fenced.
+/// Fences the earlier starts of the `JobTrackers` with this journal. Passes each error that is retried to
+/// `report`. Returns an error if this start is itself fenced.
 pub(crate) async fn fence(
     files: &Files,
-    folder: &Path,
-    epoch: u64,
+    start: Start,
+    earlier: &[Start],
     report: impl Fn(String),
-) -> Result<(), String> {
-    let start = files.start(epoch);
-    let earlier = loop {
-        match change_starts(folder, move |folder| starts::add(folder, start)).await {
-            Ok(earlier) => break earlier,
-            Err(error @ DataFolderError::Io { .. }) => report(format!("cannot record this start: {error}")),
-            Err(error) => return Err(error.to_string()),
-        }
-        tokio::time::sleep(FENCE_RETRY_INTERVAL).await;
-    };
+) -> Result<(), ClientError> {
     loop {
         let fenced = match files.client_with_deadline(FENCE_DEADLINE).await {
-            Ok(client) => client.fence(files.scope(), start, &earlier).await,
+            Ok(client) => client.fence(files.scope(), start, earlier).await,
             Err(error) => Err(error),
         };
         match fenced {
-            Ok(()) => {
-                shorten(change_starts(folder, move |folder| starts::accept(folder, start)).await);
-                return Ok(());
-            }
-            Err(error) if error.is(Kind::Fenced) => {
-                shorten(change_starts(folder, move |folder| starts::remove(folder, start)).await);
-                return Err(fenced_message(&error));
-            }
+            Ok(()) => return Ok(()),
+            Err(error) if error.is(Kind::Fenced) => return Err(error),
             Err(error) => report(error.to_string()),
         }
         tokio::time::sleep(FENCE_RETRY_INTERVAL).await;
     }
 }
 
-/// Changes the list of starts in the folder of the JobTracker. The change waits for the disk, so it
-/// runs on a thread for blocking calls.
-async fn change_starts<T: Send + 'static>(
-    folder: &Path,
-    change: impl FnOnce(&Path) -> Result<T, DataFolderError> + Send + 'static,
-) -> Result<T, DataFolderError> {
-    let path = folder.to_owned();
-    let changed = tokio::task::spawn_blocking(move || change(&path)).await;
-    changed.unwrap_or_else(|error| Err(DataFolderError::Io { path: folder.to_owned(), source: error.into() }))
-}
-
-/// Logs an error of a change that only keeps the list of starts short.
-fn shorten(result: Result<(), DataFolderError>) {
-    if let Err(error) = result {
-        tracing::warn!(%error, "cannot shorten the list of starts");
-    }
-}
-
 /// Returns the message with which this process ends when the NameNode refuses it.
-pub(crate) fn fenced_message(error: &ClientError) -> String {
+pub(crate) fn fenced_message(error: &ClientError, is_member: bool) -> String {
+    if is_member {
+        return format!(
+            "{error}; the members of this group were started from older copies of their folders: stop all, and restore \
+             the newest folders"
+        );
+    }
     format!(
         "{error}; unless another JobTracker has taken over, restore the newest folder of the JobTracker, or start it \
          once with --recover to accept that the jobs submitted since the copy are lost"

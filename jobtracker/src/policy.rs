@@ -13,16 +13,18 @@ pub(crate) struct Policies {
     pub(crate) policy: Box<dyn Scheduler>,
     pub(crate) shadow: Option<Box<dyn Scheduler>>,
     pub(crate) params: Params,
-    /// Measures how long the policy takes to decide.
-    pub(crate) decision_times: Arc<DecisionTimes>,
 }
 
 /// Checks that the configured policy exists and that all parameters are valid.
 pub fn check_scheduler(config: &Config) -> Result<(), ConfigError> {
-    make_policies(&config.scheduler).map(drop)
+    make_policies(&config.scheduler, &Arc::default()).map(drop)
 }
 
-pub(crate) fn make_policies(config: &SchedulerConfig) -> Result<Policies, ConfigError> {
+/// Makes the policies. `decision_times` measures how long the first one takes to decide.
+pub(crate) fn make_policies(
+    config: &SchedulerConfig,
+    decision_times: &Arc<DecisionTimes>,
+) -> Result<Policies, ConfigError> {
     let params = config.parameters()?;
     let make = |key: &str, name: &str| {
         schedulers::make(name, &params).map_err(|error| {
@@ -33,10 +35,10 @@ pub(crate) fn make_policies(config: &SchedulerConfig) -> Result<Policies, Config
             ConfigError::Setting { key: format!("scheduler.{key}"), value, why: error.to_string() }
         })
     };
-    let (began, decision_times) = (Instant::now(), Arc::new(DecisionTimes::default()));
+    let began = Instant::now();
     let policy = make("name", &config.name)?;
     let policy = Box::new(Timed::new(policy, Box::new(move || began.elapsed()), decision_times.clone()));
     let shadow = Some(config.shadow.trim()).filter(|name| !name.is_empty());
     let shadow = shadow.map(|name| make("shadow", name)).transpose()?;
-    Ok(Policies { policy, shadow, params, decision_times })
+    Ok(Policies { policy, shadow, params })
 }

@@ -1,41 +1,46 @@
 //! Starts and stops a JobTracker: opens the folder, replays the journal, serves, and stops.
 
 use crate::{
-    active_jobs,
-    clock::Clock,
-    driver::{Driver, DriverParts},
+    blueprint::Blueprint,
+    driver::{Driver, DriverParts, FIRST_STATE},
+    end::JobTrackerError,
     files::Files,
-    history::{Histories, HistoryWriter, Limits},
+    group::{self, Group},
+    history::HistoryWriter,
+    lead::lead_loop,
     link::LinkService,
-    policy::{Policies, make_policies},
-    server::{ClientService, HISTORY_READERS_MAX, SUBMISSIONS_MAX, WATCHERS_MAX},
-    starts,
-    storage::{self, HISTORY_FOLDER, Storage, StorageError},
-    sweep,
+    opened::Opened,
+    policy::check_scheduler,
+    server::{ClientService, HISTORY_READERS_MAX, MasterService, SUBMISSIONS_MAX, WATCHERS_MAX},
+    storage,
 };
 use daemon::{
-    config::{Config, ConfigError, JobTrackerConfig},
+    config::Config,
     lifecycle::{DaemonArgs, stop_signal},
-    listen::ListenError,
-    lock::{FolderLock, LockError},
+    lock::FolderLock,
 };
 use dfs_client::ClientOptions;
-use journal::{LogFailed, Recovery, SnapshotPolicy};
-use mrcore::{Event, JobTracker, Span, Time, history::Policy};
+use journal::{Recovery, SnapshotPolicy};
+use mrcore::Time;
+use peers::{
+    leader::{self, LowDisk},
+    membership::Membership,
+    requests::{RequestRuntime, Requests},
+    service::{PeerService, PeersServer},
+};
 use proto::{
     master::master_server::MasterServer,
     mr::{job_tracker_server::JobTrackerServer, tracker_link_server::TrackerLinkServer},
 };
 use replication::master::Journal;
-use security::{Credentials, Guard, Incoming, Role, SecurityError};
+use security::{Credentials, Guard, Incoming, Role};
 use std::{
-    io,
+    convert::Infallible,
     net::SocketAddr,
-    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::task::JoinHandle;
+use tokio::{runtime::Handle, task::JoinHandle};
 
 /// Maximum size of a message from a tracker, the same as the limit of the gate. A tracker registers
 /// with one message: up to 6 MiB for its attempts, and up to 20 bytes for each map output that it
@@ -48,102 +53,79 @@ const HISTORY_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time between two checks whether the journal has grown enough for a snapshot.
 const SNAPSHOT_CHECK_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Why a JobTracker ended.
-#[derive(Debug, thiserror::Error)]
-pub enum JobTrackerError {
-    /// The policy does not exist, or a parameter is invalid.
-    #[error(transparent)]
-    Scheduler(#[from] ConfigError),
-    /// Another process uses the folder.
-    #[error(transparent)]
-    Lock(#[from] LockError),
-    /// The folder or the journal cannot be used.
-    #[error(transparent)]
-    Storage(#[from] StorageError),
-    /// The credentials or the access policy cannot be used.
-    #[error(transparent)]
-    Security(#[from] SecurityError),
-    /// The address is not available.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
-    /// The journal failed.
-    #[error(transparent)]
-    Log(#[from] LogFailed),
-    /// Serving failed.
-    #[error("cannot serve: {0}")]
-    Serve(#[from] tonic::transport::Error),
-    /// The process cannot continue, for this reason.
-    #[error("{0}")]
-    Stopped(String),
-    /// An error of the operating system.
-    #[error("{0}")]
-    Io(#[from] io::Error),
-}
+/// Time between two checks whether the disk of a leader is nearly full.
+const DISK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A JobTracker in this process. It serves from `start` until it is dropped, and needs a tokio
 /// runtime with I/O and time.
 pub struct Daemon {
     addr: SocketAddr,
     driver: Arc<Driver>,
+    membership: Option<Membership>,
     server: JoinHandle<Result<(), tonic::transport::Error>>,
     delivery: JoinHandle<()>,
     background_tasks: Vec<JoinHandle<()>>,
+    /// The requests of clients and trackers run here if there is a group.
+    _requests: Option<RequestRuntime>,
     _lock: FolderLock,
 }
 
 impl Daemon {
-    /// Opens the folder, replays the journal and serves. Must be called within a runtime.
-    pub fn start(config: &Config, recovery: Recovery) -> Result<Self, JobTrackerError> {
+    /// Opens the folder, replays the journal and serves. Must be called within a runtime. A new
+    /// member of a group waits for the leader of its group.
+    pub async fn start(config: &Config, recovery: Recovery) -> Result<Self, JobTrackerError> {
         let settings = config.jobtracker.clone();
-        let Policies { policy, shadow, params, decision_times } = make_policies(&config.scheduler)?;
-        let mut core = JobTracker::new(core_config(&settings), policy);
-        if let Some(shadow) = shadow {
-            core = core.with_shadow(shadow);
-        }
+        check_scheduler(config)?;
         let listener = daemon::listen::bind(&settings.listen, config)?;
+        let addr = listener.local_addr()?;
         let guard = Guard::new(config, Role::JobTracker)?;
         let credentials = Credentials::of_daemon(config, Role::JobTracker)?;
         let lock = FolderLock::acquire(&settings.dir, "jobtracker")?;
-        let histories = settings.dir.join(HISTORY_FOLDER);
-        let storage = Storage::open(&settings.dir, recovery)?;
-        let cluster_id = storage.cluster_id.clone();
         let options = ClientOptions::new(&config.cluster.namenode, config.client.clone()).with(credentials);
-        let policy = Policy { name: config.scheduler.name.clone(), params: params.clone() };
-        let parts = replay_journal(storage, core, (&histories, policy), &settings, options)?;
+        let (parts, group) = if settings.member == 0 {
+            (open_one(config, recovery, options)?, None)
+        } else {
+            let address = leader::member_address(Role::JobTracker, &settings.advertise, addr)?;
+            let group = Group::open(config, recovery, address).await?;
+            (member_parts(config, &group, options)?, Some(group))
+        };
+        let requests = group.as_ref().map(|_| RequestRuntime::new()).transpose()?;
+        let runtime = requests.as_ref().map_or_else(Handle::current, |requests| requests.handle().clone());
         let (driver, outgoing) = Driver::new(parts);
         let driver = Arc::new(driver);
-        let delivery = tokio::spawn(driver.clone().deliver(outgoing));
-        driver.handle(Event::Start);
+        let delivery = runtime.spawn(driver.clone().deliver(outgoing));
+        match &group {
+            None => driver.start(),
+            Some(group) => group.start(driver.clone()).await?,
+        }
         let (snapshot_bytes, reserve) = (settings.snapshot_bytes.0, settings.disk_reserve.0);
-        let background_tasks = vec![
-            tokio::spawn(driver.clone().tick_loop()),
-            tokio::spawn(driver.clone().fence()),
-            tokio::spawn(sweep::sweep_loop(driver.clone())),
-            tokio::spawn(active_jobs::report_loop(driver.clone())),
-            tokio::spawn(driver.clone().watch_namenode()),
-            tokio::spawn(snapshot_loop(driver.journal().clone(), snapshot_bytes, reserve)),
+        let membership = group.as_ref().map(|group| group.membership.clone());
+        let leading = lead_loop(driver.clone());
+        let mut background_tasks = vec![
+            runtime.spawn(async move { match leading.await {} }),
+            runtime.spawn(snapshot_loop(driver.journal().clone(), snapshot_bytes, reserve)),
         ];
-        let addr = listener.local_addr()?;
         let incoming = guard.incoming(listener)?;
-        let queues = schedulers::queues(&config.scheduler.name, &params);
-        let params = Arc::new(params);
-        let permits = |max| Arc::new(tokio::sync::Semaphore::new(max));
-        let service = ClientService {
-            driver: driver.clone(),
-            histories,
-            cluster_id,
-            params,
-            decision_times,
-            history_permits: permits(HISTORY_READERS_MAX),
-            submission_permits: permits(SUBMISSIONS_MAX),
-            backup_permit: permits(1),
-            watch_permits: permits(WATCHERS_MAX),
-            shared_statuses: Arc::default(),
-            queues: Arc::new(queues),
-        };
-        let server = tokio::spawn(serve(guard, service, incoming));
-        Ok(Self { addr, driver, server, delivery, background_tasks, _lock: lock })
+        let peers = group.as_ref().map(Group::service);
+        if let (Some(group), Some(membership)) = (group, membership.clone()) {
+            let watching = watch_disk(driver.clone(), membership);
+            background_tasks.push(runtime.spawn(async move { match watching.await {} }));
+            background_tasks.push(tokio::spawn(group.join()));
+        }
+        let master = MasterService { driver: driver.clone(), membership: membership.clone() };
+        let services =
+            Services { clients: client_service(config, &driver), master, requests: requests.as_ref() };
+        let server = tokio::spawn(services.serve(&guard, peers, incoming)?);
+        Ok(Self {
+            addr,
+            driver,
+            membership,
+            server,
+            delivery,
+            background_tasks,
+            _requests: requests,
+            _lock: lock,
+        })
     }
 
     /// Returns the address that the JobTracker listens on.
@@ -152,10 +134,20 @@ impl Daemon {
     }
 
     /// Stops cleanly: no more calls are accepted, the journal is sealed and the histories are
-    /// completed.
+    /// completed. A leader of a group hands over before.
     async fn stop_cleanly(&self) {
+        hand_over(&self.driver, self.membership.as_ref(), "stops").await;
         self.server.abort();
         self.background_tasks.iter().for_each(JoinHandle::abort);
+        if self.driver.journal().member().is_some() {
+            self.leave_group().await;
+        } else {
+            self.seal().await;
+        }
+        self.delivery.abort();
+    }
+
+    async fn seal(&self) {
         let driver = self.driver.clone();
         let sealing = tokio::task::spawn_blocking(move || driver.seal());
         let Ok((sealed, histories_written)) = sealing.await else { return self.abort() };
@@ -165,7 +157,16 @@ impl Daemon {
         if tokio::time::timeout(HISTORY_FLUSH_TIMEOUT, histories_written).await.is_err() {
             tracing::warn!("histories are not complete yet: the next start completes them");
         }
-        self.delivery.abort();
+    }
+
+    async fn leave_group(&self) {
+        if let Err(error) = self.driver.journal().stop().await {
+            tracing::error!(%error, "the journal could not be closed");
+        }
+        let flushed = self.driver.history_writer().flush();
+        if tokio::time::timeout(HISTORY_FLUSH_TIMEOUT, flushed).await.is_err() {
+            tracing::warn!("histories are not complete yet: the next start completes them");
+        }
     }
 
     /// Stops at once. Replies that were sent are durable. Clients repeat the calls that had no
@@ -215,13 +216,18 @@ pub(crate) async fn run_until(
 ) -> Result<(), JobTrackerError> {
     let mut stop = std::pin::pin!(stop);
     let started = Instant::now();
-    let mut daemon = Daemon::start(config, recovery)?;
+    let mut daemon = tokio::select! {
+        started = Daemon::start(config, recovery) => started?,
+        // It waits for its group.
+        () = &mut stop => return Ok(()),
+    };
     let addr = daemon.addr();
     // If the NameNode answers soon and refuses this start, the start fails.
     let driver = daemon.driver.clone();
     tokio::select! {
         failed = daemon.failed() => return Err(failed),
-        _ = tokio::time::timeout(ACCEPT_TIMEOUT, driver.await_accepted()) => {}
+        _ = tokio::time::timeout(ACCEPT_TIMEOUT, driver.await_accepted()), if daemon.membership.is_none() => {}
+        () = std::future::ready(()), if daemon.membership.is_some() => {}
         () = &mut stop => {
             tracing::info!("jobtracker stops before it serves");
             daemon.stop_cleanly().await;
@@ -241,98 +247,107 @@ pub(crate) async fn run_until(
     Ok(())
 }
 
-async fn serve(
-    guard: Guard,
-    service: ClientService,
-    incoming: Incoming,
-) -> Result<(), tonic::transport::Error> {
-    let (health, health_service) = tonic_health::server::health_reporter();
-    health.set_serving::<JobTrackerServer<ClientService>>().await;
-    let link = TrackerLinkServer::new(LinkService { driver: service.driver.clone() })
-        .max_decoding_message_size(TRACKER_MESSAGE_BYTES_MAX);
-    guard
-        .server()?
-        .add_service(health_service)
-        .add_service(MasterServer::new(service.clone()))
-        .add_service(JobTrackerServer::new(service))
-        .add_service(link)
-        .serve_with_incoming(incoming)
-        .await
+/// What is served.
+struct Services<'a> {
+    clients: ClientService,
+    master: MasterService,
+    requests: Option<&'a RequestRuntime>,
 }
 
-/// Replays the journal into the core and the histories. Returns what the driver is made from.
-pub(crate) fn replay_journal(
-    storage: Storage,
-    mut core: JobTracker,
-    (folder, policy): (&Path, Policy),
-    settings: &JobTrackerConfig,
+impl Services<'_> {
+    /// Returns the future that serves.
+    fn serve(
+        self,
+        guard: &Guard,
+        peers: Option<PeersServer<PeerService>>,
+        incoming: Incoming,
+    ) -> Result<impl Future<Output = Result<(), tonic::transport::Error>> + Send + use<>, JobTrackerError>
+    {
+        let Self { clients, master, requests } = self;
+        let (health, health_service) = tonic_health::server::health_reporter();
+        let link = TrackerLinkServer::new(LinkService { driver: clients.driver.clone() })
+            .max_decoding_message_size(TRACKER_MESSAGE_BYTES_MAX);
+        let router = guard
+            .server()?
+            .add_service(health_service)
+            .add_service(Requests::of(MasterServer::new(master), requests))
+            .add_service(Requests::of(JobTrackerServer::new(clients), requests))
+            .add_service(Requests::of(link, requests))
+            .add_optional_service(peers);
+        Ok(async move {
+            health.set_serving::<JobTrackerServer<ClientService>>().await;
+            router.serve_with_incoming(incoming).await
+        })
+    }
+}
+
+/// Returns the service for clients.
+fn client_service(config: &Config, driver: &Arc<Driver>) -> ClientService {
+    let Blueprint { params, decision_times, histories, cluster_id, .. } = driver.blueprint();
+    let permits = |max| Arc::new(tokio::sync::Semaphore::new(max));
+    ClientService {
+        driver: driver.clone(),
+        histories: histories.clone(),
+        cluster_id: cluster_id.clone(),
+        params: Arc::new(params.clone()),
+        decision_times: decision_times.clone(),
+        history_permits: permits(HISTORY_READERS_MAX),
+        submission_permits: permits(SUBMISSIONS_MAX),
+        backup_permit: permits(1),
+        watch_permits: permits(WATCHERS_MAX),
+        shared_statuses: Arc::default(),
+        queues: Arc::new(schedulers::queues(&config.scheduler.name, params)),
+    }
+}
+
+/// Opens the folder of one JobTracker without a group. Returns what the driver is made from.
+fn open_one(
+    config: &Config,
+    recovery: Recovery,
     options: ClientOptions,
 ) -> Result<DriverParts, JobTrackerError> {
-    let Storage { log, replay, cluster_id, lost, recovery_requested, recovering } = storage;
-    let limits = Limits {
-        count: settings.histories_kept,
-        bytes: settings.history_bytes_max.0,
-        user_bytes: settings.user_history_bytes_max.0,
-        reserve: settings.disk_reserve.0,
-    };
-    let mut histories = Histories::open(folder, &cluster_id, limits, policy)
-        .map_err(|source| StorageError::Io { path: folder.into(), source })?;
-    let mut newest = Time(0);
-    storage::read_entries(replay, |entry| {
-        newest = newest.max(entry.at);
-        histories.append(&entry);
-        core.replay(&entry).map_err(|error| error.to_string())
-    })?;
-    histories.finish_replay();
-    let accepted = || recovery_requested.then(|| "--recover accepts this journal as the newest".to_owned());
-    let lost = lost.or_else(accepted).map(|lost| format!("{lost}: the last records may be lost"));
-    if let Some(lost) = &lost {
-        tracing::error!("{lost}");
-        let entry = storage::skip_ids(&log, core.cluster(), newest, recovery_requested)?;
-        newest = entry.at;
-        let apply_error =
-            |error: mrcore::cluster::ApplyError| StorageError::Record { seq: 0, why: error.to_string() };
-        core.replay(&entry).map_err(apply_error)?;
+    let folder = &config.jobtracker.dir;
+    if group::is_member_folder(folder) {
+        return Err(JobTrackerError::IsMember(folder.clone()));
     }
-    if recovery_requested {
-        starts::clear(&settings.dir).map_err(StorageError::from)?;
-    }
-    if let Some(recovering) = recovering {
-        recovering.done().map_err(StorageError::from)?;
-    }
-    tracing::info!(records = log.last_seq(), cluster = cluster_id, "journal replayed");
+    Opened::open(config, recovery)?.into_parts(options)
+}
+
+/// Returns what the driver of a member of a group is made from: the state has no facts until the
+/// member is started.
+fn member_parts(
+    config: &Config,
+    group: &Group,
+    options: ClientOptions,
+) -> Result<DriverParts, JobTrackerError> {
+    let blueprint = Blueprint::new(config, group.cluster_id.clone())?;
     Ok(DriverParts {
-        core,
-        journal: Journal::Single(log),
-        clock: Clock::start(newest),
-        config: settings.clone(),
-        files: Files::new(options, &cluster_id),
-        history_writer: HistoryWriter::start(histories)?,
-        notice: lost,
+        core: blueprint.core()?,
+        journal: Journal::Group(group.member.clone()),
+        newest: Time(0),
+        files: Files::new(options, &blueprint.cluster_id),
+        history_writer: HistoryWriter::start(FIRST_STATE, blueprint.open_histories()?)?,
+        blueprint,
+        notice: None,
     })
 }
 
-pub(crate) fn core_config(settings: &JobTrackerConfig) -> mrcore::Config {
-    let span = |period: daemon::Period| Span(period.0.as_micros() as u64);
-    mrcore::Config {
-        suspect_after: span(settings.suspect_after),
-        lost_after: span(settings.lost_after),
-        forget_after: span(settings.forget_after),
-        launch_timeout: span(settings.launch_timeout),
-        task_timeout: span(settings.task_timeout),
-        preemption_timeout: span(settings.preemption_timeout),
-        reduces_max: settings.reduces_max,
-        maps_max: settings.maps_max,
-        jobs_max: settings.jobs_max,
-        user_jobs_max: settings.user_jobs_max,
-        user_tasks_max: settings.user_tasks_max,
-        disk_reserve_bytes: settings.disk_reserve.0,
-        blacklist_after: settings.blacklist_after,
-        blacklist_share: settings.blacklist_share,
-        straggler_after: span(settings.straggler_after),
-        jobs_kept: settings.jobs_kept,
-        tasks_kept: settings.tasks_kept,
-        ..mrcore::Config::default()
+/// If this JobTracker leads a group, lets another member lead, so that clients need not wait for an
+/// election.
+async fn hand_over(driver: &Driver, membership: Option<&Membership>, why: &str) {
+    if let (Some(membership), Some(member)) = (membership, driver.journal().member()) {
+        leader::hand_over(member, membership, || driver.pause(), why).await;
+    }
+}
+
+/// Lets another member of the group lead when the disk of this one is nearly full. Never returns.
+async fn watch_disk(driver: Arc<Driver>, membership: Membership) -> Infallible {
+    let mut low_disk = LowDisk::new(Instant::now());
+    loop {
+        tokio::time::sleep(DISK_CHECK_INTERVAL).await;
+        if low_disk.is_due(Instant::now(), driver.disk_of_leader_is_low()) {
+            hand_over(&driver, Some(&membership), "has too little disk space").await;
+        }
     }
 }
 

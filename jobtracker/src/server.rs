@@ -3,12 +3,14 @@
 
 use crate::{driver::Driver, error::Refusal, history, shared_status::SharedStatuses, storage, submit, wire};
 use daemon::serve::stream_chunks;
+use dfs_client::group::to_reply;
 use journal::backup::Parts;
 use mrcore::{Cluster, ids::JobId, job::Job};
+use peers::membership::Membership;
 use proto::{
     master::{
         ChangeGroupReply, ChangeGroupRequest, GroupReply, GroupRequest, LeadershipReply, LeadershipRequest,
-        group_reply::Role, master_server::Master,
+        master_server::Master,
     },
     mr::{self as pb, job_tracker_server::JobTracker},
 };
@@ -131,7 +133,8 @@ impl ClientService {
     /// Sends the status of a job whenever it has changed, until the job ends or the client
     /// disconnects.
     async fn watch_job(self, who: Identity, id: JobId, to: mpsc::Sender<Result<pb::JobStatus, Status>>) {
-        let shared = self.shared_statuses.of(id, || self.driver.watch_job(id));
+        let state = self.driver.leadership().map_or(0, |leadership| leadership.state);
+        let shared = self.shared_statuses.of((state, id), || self.driver.watch_job(id));
         let mut number = 0;
         loop {
             let newer = tokio::select! {
@@ -388,27 +391,38 @@ impl JobTracker for ClientService {
     }
 }
 
+/// The service for clients and operators that ask about the group.
+pub(crate) struct MasterService {
+    pub(crate) driver: Arc<Driver>,
+    /// None without a group.
+    pub(crate) membership: Option<Membership>,
+}
+
 #[tonic::async_trait]
-impl Master for ClientService {
+impl Master for MasterService {
     async fn leadership(&self, _: Request<LeadershipRequest>) -> Answer<LeadershipReply> {
-        let epoch = self.driver.read(|cluster| cluster.epoch()).await?;
-        Ok(Response::new(LeadershipReply { leads: true, epoch }))
+        // A leader without a quorum refuses, so a deposed one never claims to lead.
+        match self.driver.read(|cluster| cluster.epoch()).await {
+            Ok(epoch) => Ok(Response::new(LeadershipReply { leads: true, epoch })),
+            Err(refusal) if refusal.is_not_leader() => Ok(Response::new(LeadershipReply::default())),
+            Err(refusal) => Err(refusal.into()),
+        }
     }
 
     async fn group(&self, _: Request<GroupRequest>) -> Answer<GroupReply> {
-        let epoch = self.driver.read(|cluster| cluster.epoch()).await?;
-        let records = self.driver.journal().last_seq();
-        Ok(Response::new(GroupReply {
-            role: Role::Leader.into(),
-            epoch,
-            entries: records,
-            applied: records,
-            ..GroupReply::default()
-        }))
+        // Without a confirmation: this says what this member knows, not what is true.
+        Ok(Response::new(to_reply(self.driver.journal().view(self.driver.newest_epoch()))))
     }
 
-    async fn change_group(&self, _: Request<ChangeGroupRequest>) -> Answer<ChangeGroupReply> {
-        Err(Status::failed_precondition("there is one JobTracker, and it has no group"))
+    async fn change_group(&self, request: Request<ChangeGroupRequest>) -> Answer<ChangeGroupReply> {
+        let Some(membership) = &self.membership else {
+            let message = "this JobTracker has no group: its settings have no jobtracker.member";
+            return Err(Refusal::refused(message).into());
+        };
+        // Another member answers with the address of the leader.
+        self.driver.read(|_| ()).await?;
+        let pause = || self.driver.pause();
+        Ok(Response::new(membership.change(request.into_inner(), pause).await?))
     }
 }
 

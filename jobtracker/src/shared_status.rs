@@ -100,9 +100,12 @@ impl<T: Clone> SharedStatus<T> {
     }
 }
 
+/// A job in a state with this number: a leadership must not use what an earlier one has built.
+type JobInState = (u64, JobId);
+
 /// The statuses of all jobs that clients follow.
 #[derive(Debug)]
-pub(crate) struct SharedStatuses<T>(Mutex<BTreeMap<JobId, Weak<SharedStatus<T>>>>);
+pub(crate) struct SharedStatuses<T>(Mutex<BTreeMap<JobInState, Weak<SharedStatus<T>>>>);
 
 impl<T> Default for SharedStatuses<T> {
     fn default() -> Self {
@@ -115,7 +118,7 @@ impl<T: Clone> SharedStatuses<T> {
     /// notified when the job changes.
     pub(crate) fn of(
         &self,
-        job: JobId,
+        job: JobInState,
         changes: impl FnOnce() -> watch::Receiver<bool>,
     ) -> Arc<SharedStatus<T>> {
         let mut all = self.0.lock();
@@ -138,9 +141,9 @@ mod tests {
     async fn followers_of_a_job_share_each_status() {
         let (sender, receiver) = watch::channel(false);
         let (statuses, builds) = (SharedStatuses::<u32>::default(), Arc::new(AtomicU32::new(0)));
-        let shared = statuses.of(JobId(1), || receiver);
+        let shared = statuses.of((1, JobId(1)), || receiver);
         let get = |number: u64| {
-            let (shared, builds) = (statuses.of(JobId(1), || panic!("created twice")), builds.clone());
+            let (shared, builds) = (statuses.of((1, JobId(1)), || panic!("created twice")), builds.clone());
             tokio::spawn(async move {
                 let build = async || Ok(builds.fetch_add(1, Relaxed) + 1);
                 shared.newer_than(number, build).await.unwrap().unwrap().number

@@ -5,15 +5,53 @@
 //! The file contains the newest start that is known to be accepted, and all later ones whose result
 //! is not known. A start is written before it is sent to the NameNode, so an accepted start is
 //! always in the file.
+//!
+//! A member of a group has its starts in the facts of the journal (`mrcore::cluster::Starts`), because
+//! each leadership is a start. The file of one JobTracker becomes facts when it founds a group.
 
 use dfs_client::ids::{Start, StartId};
 use journal::{DataFolderError, home};
-use std::{fs, io, path::Path};
+use std::{fs, io, path::Path, time::Duration};
 
 const FILE: &str = "STARTS";
+/// Time between two attempts to record a start.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of starts in the file. More happen only if the NameNode is unreachable at as many
 /// starts. The oldest start, which was accepted, is always kept.
 const STARTS_MAX: usize = 1000;
+
+/// Adds a start, and tries again while the disk fails. Passes each such error to `report`.
+pub(crate) async fn record(
+    folder: &Path,
+    start: Start,
+    report: impl Fn(String),
+) -> Result<Vec<Start>, String> {
+    loop {
+        match change(folder, move |folder| add(folder, start)).await {
+            Ok(earlier) => return Ok(earlier),
+            Err(error @ DataFolderError::Io { .. }) => report(format!("cannot record this start: {error}")),
+            Err(error) => return Err(error.to_string()),
+        }
+        tokio::time::sleep(RETRY_INTERVAL).await;
+    }
+}
+
+/// Changes the file. The change waits for the disk, so it runs on a thread for blocking calls.
+pub(crate) async fn change<T: Send + 'static>(
+    folder: &Path,
+    change: impl FnOnce(&Path) -> Result<T, DataFolderError> + Send + 'static,
+) -> Result<T, DataFolderError> {
+    let path = folder.to_owned();
+    let changed = tokio::task::spawn_blocking(move || change(&path)).await;
+    changed.unwrap_or_else(|error| Err(DataFolderError::Io { path: folder.to_owned(), source: error.into() }))
+}
+
+/// Logs an error of a change that only keeps the file short.
+pub(crate) fn shorten(result: Result<(), DataFolderError>) {
+    if let Err(error) = result {
+        tracing::warn!(%error, "cannot shorten the list of starts");
+    }
+}
 
 /// Adds a start, whose epoch is durable in the journal, to the file. Returns the earlier starts,
 /// ordered by epoch.
@@ -47,7 +85,8 @@ pub(crate) fn clear(folder: &Path) -> Result<(), DataFolderError> {
     write(folder, &[])
 }
 
-fn read(folder: &Path) -> Result<Vec<Start>, DataFolderError> {
+/// Returns the starts in the file, ordered by epoch.
+pub(crate) fn read(folder: &Path) -> Result<Vec<Start>, DataFolderError> {
     let path = folder.join(FILE);
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,

@@ -21,7 +21,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-const OWNER: Owner = Owner { name: "JobTracker", log: "journal", folder: "journal" };
+pub(crate) const OWNER: Owner = Owner { name: "JobTracker", log: "journal", folder: "journal" };
 
 /// Name of the folder with the job histories.
 pub(crate) const HISTORY_FOLDER: &str = "history";

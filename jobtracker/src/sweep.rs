@@ -1,9 +1,9 @@
 //! Deletes files that earlier processes have left in the file system, and ensures that the staging
 //! area of a closed cluster belongs to the JobTracker.
 //!
-//! Every start of the JobTracker deletes the leftovers of all ended jobs in memory, because a crash
-//! may have interrupted an earlier deletion. Staging folders of clients that died before they
-//! submitted their job are deleted after a day.
+//! Every start of the JobTracker, and every leadership of a member of a group, deletes the leftovers of
+//! all ended jobs in memory, because a crash may have interrupted an earlier deletion. Staging folders
+//! of clients that died before they submitted their job are deleted after a day.
 
 use crate::{
     driver::Driver,
@@ -66,7 +66,9 @@ async fn sweep_staging(driver: &Driver, age: Duration) {
     // Read the jobs after the folders are listed, so that the folder of a job submitted in between
     // is not deleted.
     let in_use =
-        driver.peek(|cluster| cluster.jobs().filter_map(staging_folder).collect::<BTreeSet<DfsPath>>());
+        driver.read(|cluster| cluster.jobs().filter_map(staging_folder).collect::<BTreeSet<DfsPath>>());
+    // If another member of the group leads, it deletes them.
+    let Ok(in_use) = in_use.await else { return };
     for path in old.into_iter().map(|entry| entry.path).filter(|path| !in_use.contains(path)) {
         tracing::info!(path = path.as_str(), "deleting a staging folder that no job uses");
         clear(driver.files(), &LeftoverFolders::of_staging(path)).await;

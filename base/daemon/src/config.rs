@@ -167,6 +167,14 @@ pub struct JobTrackerConfig {
     pub listen: String,
     /// Folder for the journal and job histories.
     pub dir: PathBuf,
+    /// ID of this JobTracker in a group of `JobTrackers`, which no other has ever had; 0 for one
+    /// JobTracker without a group.
+    pub member: u64,
+    /// Addresses of `JobTrackers` of the group that this one joins if its folder is empty. Without one,
+    /// an empty folder becomes that of the first member of a new group.
+    pub join: Vec<String>,
+    /// Address that other members of the group use, if it differs from `listen`.
+    pub advertise: String,
     /// Interval of the heartbeats of trackers.
     pub heartbeat: Period,
     /// A tracker without a heartbeat for this long is suspect and gets no new attempts.
@@ -279,6 +287,9 @@ impl Default for JobTrackerConfig {
         Self {
             listen: "127.0.0.1:9500".into(),
             dir: "fermata-data/jobtracker".into(),
+            member: 0,
+            join: Vec::new(),
+            advertise: String::new(),
             heartbeat: Period::secs(1),
             suspect_after: Period::secs(3),
             lost_after: Period::secs(10),

@@ -2,10 +2,14 @@
 
 use crate::PROTOCOL;
 use proto::raft::{JoinRequest, peers_client::PeersClient};
+use replication::member::Member;
 use security::{Credentials, Role};
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tonic::Request;
+
+/// How long a new member waits before it asks again to be added to its group.
+const JOIN_RETRY: Duration = Duration::from_secs(1);
 
 /// How long a connection and an answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -39,6 +43,45 @@ impl NewMember {
             }
         }
         Err(refusals.join("; "))
+    }
+
+    /// Asks the masters for the group until one of them leads it. Returns the ID of the cluster.
+    pub async fn ask_until_known(&self, masters: &[String], credentials: &Credentials) -> String {
+        let mut last = String::new();
+        loop {
+            match self.ask(masters, credentials, false).await {
+                Ok(cluster_id) => return cluster_id,
+                Err(why) if last != why => {
+                    tracing::warn!("this {} waits to join its group: {why}", self.role.title());
+                    last = why;
+                }
+                Err(_) => {}
+            }
+            sleep(JOIN_RETRY).await;
+        }
+    }
+
+    /// Asks to be added to the group until `member` votes. One that was removed does not ask.
+    pub async fn join(&self, member: &Member, masters: &[String], credentials: &Credentials) {
+        let mut last = String::new();
+        loop {
+            // The leader may be adding it already.
+            sleep(JOIN_RETRY).await;
+            let status = member.status();
+            let own = status.peers.iter().find(|peer| peer.id == member.id());
+            if !status.peers.is_empty() && own.is_none_or(|own| own.is_voter) {
+                return;
+            }
+            let others = status.peers.into_iter().map(|peer| peer.address);
+            let masters: Vec<String> = others.chain(masters.iter().cloned()).collect();
+            let asked = self.ask(&masters, credentials, status.entries > 0).await;
+            if let Err(why) = asked
+                && last != why
+            {
+                tracing::warn!("this {} is not added to its group: {why}", self.role.title());
+                last = why;
+            }
+        }
     }
 
     async fn ask_one(

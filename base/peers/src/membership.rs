@@ -40,6 +40,10 @@ impl Membership {
         Self(Arc::new(Shared { role, member, admitted, changing: Arc::default() }))
     }
 
+    pub(crate) fn role(&self) -> Role {
+        self.0.role
+    }
+
     fn admitted(&self) -> MutexGuard<'_, HashSet<String>> {
         self.0.admitted.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -61,6 +61,12 @@ pub trait ReplicatedState: Send + Sync + 'static {
     /// This member does not lead any more. When this function has returned, nothing is appended
     /// until [`Self::lead`] is called again. [`Self::restore`] may follow.
     fn follow(&self);
+
+    /// Returns whether the state is replaced after each leadership, also if all that was appended is
+    /// committed: a state that has led contains what a follower must not have.
+    fn is_replaced_after_leading(&self) -> bool {
+        false
+    }
 }
 
 /// The state machine. Clones share it.
@@ -240,7 +246,8 @@ impl Machine {
     /// Ends the leadership. The caller holds `applying`.
     fn follow(&self) -> Result<(), StoreError> {
         self.0.state.follow();
-        if !self.0.proposals.end() || bugs::has(Bug::UncommittedKept) {
+        let is_stale = self.0.proposals.end() || self.0.state.is_replaced_after_leading();
+        if !is_stale || bugs::has(Bug::UncommittedKept) {
             return Ok(());
         }
         let seq = self.applied().last_log_id.map_or(0, |last| last.index + 1);

@@ -10,6 +10,7 @@ use journal::{
     Log, LogError, LogFailed, Seq, SnapshotPolicy, SnapshotWriter, backup::Parts, log::Stats, snapshot_policy,
 };
 use std::{fmt, io, path::PathBuf};
+use types::group::{GroupView, MemberRole, MemberStatus};
 
 /// The journal of a master. A record must not be acknowledged before [`Self::wait`] has returned.
 pub enum Journal {
@@ -140,6 +141,19 @@ impl Journal {
     /// Returns what was written to the disk of this master since the journal was opened.
     pub fn stats(&self) -> Stats {
         self.log().stats()
+    }
+
+    /// Returns the view that this master has of its group, for operators. `epoch` is the newest that
+    /// it knows.
+    pub fn view(&self, epoch: u64) -> GroupView {
+        let (id, status) = if let Some(member) = self.member() {
+            (Some(member.id()), member.status())
+        } else {
+            let (role, records) = (MemberRole::Leader, self.last_seq());
+            let (entries, applied) = (records, records);
+            (None, MemberStatus { role, term: 0, leader: None, entries, applied, peers: Vec::new() })
+        };
+        GroupView { id, epoch, status }
     }
 
     /// Returns the member of a group; `None` with one master.

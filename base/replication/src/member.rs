@@ -337,6 +337,14 @@ impl Member {
         }
     }
 
+    /// Returns the address of another member that leads, if this one knows it.
+    pub fn other_leader(&self) -> Option<String> {
+        let status = self.status();
+        // This one may have been elected and not lead yet.
+        let other = status.leader.filter(|id| *id != self.id());
+        status.peers.into_iter().find(|peer| Some(peer.id) == other).map(|peer| peer.address)
+    }
+
     /// Makes a snapshot of all entries that are applied, unless there is one, and removes the entries
     /// that it includes. `write` writes the records of the state to which the replay leads. Does
     /// nothing before the member is started. Blocks.

@@ -1,17 +1,44 @@
-//! The NameNodes of a cluster: what each of them does, and whether they serve.
+//! The masters of a cluster: what each of them does, and whether they serve.
 
 use crate::output;
 use comfy_table::Table;
 use dfs_client::group::{Group, GroupView, Master, MemberRole};
+use security::Role;
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt::Write as _};
 
 /// The role of a member that was not asked.
 const UNKNOWN: &str = "unknown";
 
-/// The NameNodes of a cluster.
+/// All masters of a cluster: its NameNodes and its `JobTrackers`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AllMasters {
+    /// Whether both kinds serve.
+    pub serves: bool,
+    /// What the masters of each kind do together.
+    pub groups: Vec<MastersStatus>,
+    /// The NameNodes, in the order of `cluster.namenode`, and then the `JobTrackers`.
+    pub masters: Vec<MasterStatus>,
+}
+
+impl AllMasters {
+    /// Combines the masters of several kinds.
+    pub fn new(mut groups: Vec<MastersStatus>) -> Self {
+        let masters = groups.iter_mut().flat_map(|group| std::mem::take(&mut group.masters)).collect();
+        Self { serves: groups.iter().all(|group| group.serves), groups, masters }
+    }
+
+    /// Returns a line per master.
+    pub fn table(&self) -> Table {
+        table(&self.masters)
+    }
+}
+
+/// The masters of one kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MastersStatus {
+    /// `namenode` or `jobtracker`.
+    pub daemon: &'static str,
     /// Whether clients are served: one leads, and a majority follows it.
     pub serves: bool,
     /// The address of the one that leads.
@@ -22,20 +49,23 @@ pub struct MastersStatus {
     pub voters_up: usize,
     /// All this in one line.
     pub summary: String,
-    /// The NameNodes, in the order of `cluster.namenode`.
+    /// The masters, in the order of the settings; empty if they are listed elsewhere.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub masters: Vec<MasterStatus>,
 }
 
-/// One NameNode.
+/// One master.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MasterStatus {
+    /// `namenode` or `jobtracker`.
+    pub daemon: &'static str,
     /// Its name, if the cluster is a local one.
     pub name: Option<String>,
     /// Its ID in the group; none without a group, or if it is not known.
     pub id: Option<u64>,
     pub address: String,
     /// `leader`, `follower`, `learner` (does not vote yet), `candidate`, `down`, or `unknown` if it is
-    /// not in `cluster.namenode`.
+    /// not in the settings.
     pub role: &'static str,
     /// Whether it votes, if that is known.
     pub votes: Option<bool>,
@@ -52,10 +82,17 @@ pub struct MasterStatus {
 }
 
 impl MastersStatus {
-    /// Combines the answers of all NameNodes. `names` has the names of local ones, by address.
-    pub fn new(answers: Vec<(String, Result<GroupView, String>)>, names: &BTreeMap<String, String>) -> Self {
+    /// Combines the answers of all masters of this kind. `names` has the names of local ones, by
+    /// address.
+    pub fn new(
+        kind: Role,
+        answers: Vec<(String, Result<GroupView, String>)>,
+        names: &BTreeMap<String, String>,
+    ) -> Self {
         let Group { serves, leader, voters, voters_up, masters } = Group::of(answers);
+        let daemon = kind.name();
         let master = |one: Master| MasterStatus {
+            daemon,
             name: names.get(&one.address).cloned(),
             id: one.id,
             role: one.role.map_or(UNKNOWN, MemberRole::name),
@@ -66,14 +103,14 @@ impl MastersStatus {
             lag: one.lag,
             last_contact_ms: one.last_contact.map(|time| time.as_millis() as u64),
             error: match one.role {
-                None => Some("is not in cluster.namenode, so it was not asked".into()),
+                None => Some(format!("is not in cluster.{daemon}, so it was not asked")),
                 Some(_) => one.error,
             },
             address: one.address,
         };
         let masters = masters.into_iter().map(master).collect();
-        let mut all = Self { serves, leader, voters, voters_up, summary: String::new(), masters };
-        all.summary = all.summarise();
+        let mut all = Self { daemon, serves, leader, voters, voters_up, summary: String::new(), masters };
+        all.summary = all.summarise(kind);
         all
     }
 
@@ -82,13 +119,14 @@ impl MastersStatus {
         self.serves && self.masters.iter().all(|one| one.error.is_none() && one.votes != Some(false))
     }
 
-    fn summarise(&self) -> String {
+    fn summarise(&self, kind: Role) -> String {
+        let title = kind.title();
         if let [only] = self.masters.as_slice()
             && only.votes.is_none()
         {
             return match &only.error {
-                None => format!("one NameNode, at {}", only.address),
-                Some(why) => format!("the NameNode is down: {} {why}", only.address),
+                None => format!("one {title}, at {}", only.address),
+                Some(why) => format!("the {title} is down: {} {why}", only.address),
             };
         }
         let silent =
@@ -96,7 +134,7 @@ impl MastersStatus {
         let silent = silent.collect::<Vec<_>>().join("; ");
         let silent = if silent.is_empty() { silent } else { format!(" ({silent})") };
         let verb = if self.voters_up == 1 { "is" } else { "are" };
-        let up = format!("{} of {} NameNodes {verb} up{silent}", self.voters_up, self.voters);
+        let up = format!("{} of {} {title}s {verb} up{silent}", self.voters_up, self.voters);
         let needed = self.voters / 2 + 1;
         if self.voters_up < needed {
             let missing = match needed - self.voters_up {
@@ -114,32 +152,35 @@ impl MastersStatus {
             let _ = write!(text, "; {name} does not vote yet");
         }
         if self.voters_up == needed && self.voters > 1 {
-            text += "; if one more fails, no file can be read or written";
+            text += match kind {
+                Role::JobTracker => "; if one more fails, no job makes progress",
+                _ => "; if one more fails, no file can be read or written",
+            };
         }
         text
     }
+}
 
-    /// Returns a line per NameNode.
-    pub fn table(&self) -> Table {
-        let header = ["NAME", "ID", "ADDRESS", "ROLE", "TERM", "EPOCH", "APPLIED", "LAG", "CONTACT"];
-        let mut table = output::table(&header, &[1, 4, 5, 6, 7, 8]);
-        let number = |number: Option<u64>| number.map_or("-".to_owned(), |number| number.to_string());
-        for one in &self.masters {
-            let contact = one.last_contact_ms.map_or("-".to_owned(), output::age);
-            table.add_row([
-                one.name.clone().unwrap_or_else(|| "-".into()),
-                number(one.id),
-                one.address.clone(),
-                one.role.to_owned(),
-                number(one.term),
-                number(one.epoch),
-                number(one.applied),
-                number(one.lag),
-                contact,
-            ]);
-        }
-        table
+fn table(masters: &[MasterStatus]) -> Table {
+    let header = ["DAEMON", "NAME", "ID", "ADDRESS", "ROLE", "TERM", "EPOCH", "APPLIED", "LAG", "CONTACT"];
+    let mut table = output::table(&header, &[2, 5, 6, 7, 8, 9]);
+    let number = |number: Option<u64>| number.map_or("-".to_owned(), |number| number.to_string());
+    for one in masters {
+        let contact = one.last_contact_ms.map_or("-".to_owned(), output::age);
+        table.add_row([
+            one.daemon.to_owned(),
+            one.name.clone().unwrap_or_else(|| "-".into()),
+            number(one.id),
+            one.address.clone(),
+            one.role.to_owned(),
+            number(one.term),
+            number(one.epoch),
+            number(one.applied),
+            number(one.lag),
+            contact,
+        ]);
     }
+    table
 }
 
 #[cfg(test)]
@@ -169,7 +210,11 @@ mod tests {
             let answer = answer.map(|role| view(at as u64 + 1, role)).map_err(str::to_owned);
             (ADDRESSES[at].to_owned(), answer)
         });
-        MastersStatus::new(answers.collect(), &BTreeMap::from([("a:1".into(), "namenode".into())]))
+        MastersStatus::new(
+            Role::NameNode,
+            answers.collect(),
+            &BTreeMap::from([("a:1".into(), "namenode".into())]),
+        )
     }
 
     const REFUSED: &str = "refused the connection";
@@ -225,7 +270,7 @@ mod tests {
         let other = view(2, MemberRole::Follower);
         let answers = [Ok(cut), Ok(other.clone()), Ok(GroupView { id: Some(3), ..other })];
         let answers = ADDRESSES.iter().map(|address| (*address).to_owned()).zip(answers);
-        let all = MastersStatus::new(answers.collect(), &BTreeMap::new());
+        let all = MastersStatus::new(Role::NameNode, answers.collect(), &BTreeMap::new());
         assert!(!all.serves && all.leader.is_none());
         assert_eq!(all.summary, "no leader: 3 of 3 NameNodes are up, and elect one");
     }
@@ -239,7 +284,7 @@ mod tests {
             ("b:2".to_owned(), Ok(view(2, MemberRole::Follower))),
             ("c:3".to_owned(), Ok(view(3, MemberRole::Learner))),
         ];
-        let all = MastersStatus::new(answers.into(), &BTreeMap::new());
+        let all = MastersStatus::new(Role::NameNode, answers.into(), &BTreeMap::new());
         assert!(all.serves && !all.is_complete());
         assert!(all.summary.starts_with("a:1 leads; 2 of 2 NameNodes are up; c:3 does not vote yet"));
     }
@@ -249,11 +294,18 @@ mod tests {
         let (role, peers) = (MemberRole::Leader, Vec::new());
         let status = MemberStatus { role, term: 0, leader: None, entries: 9, applied: 9, peers };
         let alone = GroupView { id: None, epoch: 3, status };
-        let one = MastersStatus::new(vec![("a:1".into(), Ok(alone))], &BTreeMap::new());
+        let one = MastersStatus::new(Role::NameNode, vec![("a:1".into(), Ok(alone))], &BTreeMap::new());
         assert!(one.serves && one.is_complete());
         assert_eq!((one.summary.as_str(), one.masters[0].lag), ("one NameNode, at a:1", Some(0)));
-        let down = MastersStatus::new(vec![("a:1".into(), Err(REFUSED.into()))], &BTreeMap::new());
+        let down =
+            MastersStatus::new(Role::NameNode, vec![("a:1".into(), Err(REFUSED.into()))], &BTreeMap::new());
         assert!(!down.serves);
         assert_eq!(down.summary, "the NameNode is down: a:1 refused the connection");
+        let jobtracker =
+            MastersStatus::new(Role::JobTracker, vec![("b:1".into(), Err(REFUSED.into()))], &BTreeMap::new());
+        assert_eq!(jobtracker.summary, "the JobTracker is down: b:1 refused the connection");
+        let all = AllMasters::new(vec![one, jobtracker]);
+        assert!(!all.serves && all.groups.iter().all(|group| group.masters.is_empty()));
+        assert_eq!(all.masters.iter().map(|one| one.daemon).collect::<Vec<_>>(), ["namenode", "jobtracker"]);
     }
 }

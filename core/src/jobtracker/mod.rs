@@ -36,7 +36,7 @@ pub use drain::DrainStatus;
 use recent_facts::RecentFacts;
 
 use crate::{
-    cluster::{ApplyError, Cluster},
+    cluster::{ApplyError, Cluster, Start},
     config::Config,
     event::{Effect, Event, NumberedOrder, Order, Reply},
     fact::{Entry, Fact},
@@ -167,7 +167,9 @@ impl JobTracker {
         self.shadow.as_ref()
     }
 
-    /// Applies an entry of the journal. To be called before the `Start` event.
+    /// Applies an entry of the journal, or of the leader of a group. To be called before the `Start`
+    /// or `Lead` event. A state that has led must be replaced before it can follow: it contains
+    /// what only its own leadership has known.
     pub fn replay(&mut self, entry: &Entry) -> Result<(), ApplyError> {
         self.cluster.apply(entry.at, &entry.fact)?;
         self.notify_policies(entry.at, &entry.fact);
@@ -180,7 +182,11 @@ impl JobTracker {
     pub fn handle(&mut self, now: Time, event: Event, out: &mut Vec<Effect>) {
         self.handle_own_pause(now, out);
         match event {
-            Event::Start => self.start_epoch(now, out),
+            Event::Start => self.start_epoch(now, None, out),
+            Event::Lead { id } => self.start_epoch(now, Some(id), out),
+            Event::StartAccepted { start } => {
+                self.record(now, Fact::StartRecorded { start, accepted: true }, out);
+            }
             Event::Tick => self.tick(now, out),
             Event::FreeSpace { bytes } => {
                 self.launches_suspended = self.suspends_launches(bytes);
@@ -260,10 +266,13 @@ impl JobTracker {
     }
 
     /// Starts a new epoch and repeats commits that were in progress before the restart.
-    fn start_epoch(&mut self, now: Time, out: &mut Vec<Effect>) {
+    fn start_epoch(&mut self, now: Time, id: Option<u64>, out: &mut Vec<Effect>) {
         let epoch = self.cluster.epoch() + 1;
         let scheduler = self.scheduler.name().to_owned();
         self.record(now, Fact::JobTrackerStarted { epoch, scheduler }, out);
+        if let Some(id) = id {
+            self.record(now, Fact::StartRecorded { start: Start { epoch, id }, accepted: false }, out);
+        }
         self.last_tick = now;
         self.lost_unneeded_outputs.clone_from(self.cluster.active_job_ids());
         self.resume_jobs(now, out);
@@ -295,8 +304,8 @@ impl JobTracker {
     }
 
     fn notify_policies(&mut self, now: Time, fact: &Fact) {
-        // An answer changes nothing that policies may depend on.
-        if matches!(fact, Fact::RequestAnswered { .. }) {
+        // These change nothing that policies may depend on.
+        if matches!(fact, Fact::RequestAnswered { .. } | Fact::StartRecorded { .. }) {
             return;
         }
         self.scheduler.observe(now, fact, &self.cluster);

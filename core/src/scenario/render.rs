@@ -135,7 +135,8 @@ impl Player<'_> {
             Fact::JobSubmitted { .. }
             | Fact::JobCommitting { .. }
             | Fact::PreemptionDeadlineSet { .. }
-            | Fact::RequestAnswered { .. } => return None,
+            | Fact::RequestAnswered { .. }
+            | Fact::StartRecorded { .. } => return None,
             Fact::JobEnded { job, outcome } => short_id(format!("ended {job} {outcome}")),
             Fact::JobForgotten { job } => format!("forgot {}", short_id(job)),
             Fact::AttemptLaunched { attempt, tracker, speculative, resumed_from, why } => {

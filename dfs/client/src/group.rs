@@ -47,7 +47,7 @@ pub enum ChangeResult {
     WaitsFor(String),
 }
 
-/// Changes the group of the masters of one kind.
+/// Asks the masters of one kind about their group, and changes it.
 #[derive(Debug)]
 pub struct GroupClient(Masters);
 
@@ -60,6 +60,14 @@ impl GroupClient {
         let set = |endpoint: tonic::transport::Endpoint| endpoint.connect_timeout(CONNECT_TIMEOUT);
         let masters = Masters::new(role, addrs, credentials, user, set);
         Ok(Self(masters.map_err(|addr| invalid(format!("address {addr:?} is not host:port")))?))
+    }
+
+    /// Asks all masters at once what they know about their group. Returns the address of each with its
+    /// answer, or why there is none within `limit`.
+    pub async fn ask(&self, limit: Duration) -> Vec<(String, Result<GroupView, String>)> {
+        let answers = self.0.groups(limit).await;
+        let views = answers.into_iter().map(|answer| answer.map(from_reply));
+        views.enumerate().map(|(at, view)| (self.0.addr(at).to_owned(), view)).collect()
     }
 
     /// Requests a change from the leader. The error says why it is refused, or why nobody answers.

@@ -453,12 +453,8 @@ impl Driver {
     /// Returns the refusal of a member that does not lead. It names the leader if it knows that.
     fn not_leader(&self, state: &State) -> Error {
         let Journal::Group(member) = &self.journal else { unreachable!("one NameNode always leads") };
-        let status = member.status();
-        // It may have been elected and not lead yet.
-        let other = status.leader.filter(|id| *id != member.id());
-        let other = status.peers.into_iter().find(|peer| Some(peer.id) == other);
         let epoch = state.namespace().epoch();
-        Error::not_leader(Role::NameNode, other.map(|peer| Leader { addr: peer.address, epoch }))
+        Error::not_leader(Role::NameNode, member.other_leader().map(|addr| Leader { addr, epoch }))
     }
 }
 

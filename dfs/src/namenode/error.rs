@@ -3,9 +3,10 @@
 use super::storage::StorageError;
 use daemon::{listen::ListenError, lock::LockError};
 use journal::{DataFolderError, LogFailed};
+use peers::leader::NoAddress;
 use replication::{error::StoreError, member::StartError};
 use security::SecurityError;
-use std::{io, net::SocketAddr, path::PathBuf};
+use std::{io, path::PathBuf};
 
 /// Why a NameNode ended.
 #[derive(Debug, thiserror::Error)]
@@ -31,11 +32,8 @@ pub enum NameNodeError {
     )]
     RecoverMember,
     /// Other members cannot reach a member.
-    #[error(
-        "a member of a group needs an address at which the others reach it, and {0} stands for all of this machine: set \
-         namenode.advertise to host:port, as in cluster.namenode"
-    )]
-    NoAddress(SocketAddr),
+    #[error(transparent)]
+    NoAddress(#[from] NoAddress),
     /// The edit log of a member cannot be used.
     #[error("edit log: {0}")]
     Store(#[from] StoreError),

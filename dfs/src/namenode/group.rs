@@ -37,11 +37,7 @@ use replication::{
     types::{LogId, Proposal},
 };
 use security::{Credentials, Role};
-use std::{io, path::Path, sync::Arc, time::Duration};
-use tokio::time::sleep;
-
-/// How long a new member waits before it asks again to be added to its group.
-const JOIN_RETRY: Duration = Duration::from_secs(1);
+use std::{io, path::Path, sync::Arc};
 
 /// A member whose folder is open.
 pub(super) struct Group {
@@ -80,7 +76,7 @@ impl Group {
             return Err(NameNodeError::RecoverMember);
         }
         let (store, cluster_id) = if known.is_none() && !masters.is_empty() {
-            let cluster_id = ask_until_known(&as_new, &masters, &credentials).await;
+            let cluster_id = as_new.ask_until_known(&masters, &credentials).await;
             let store = Store::open(&open_disk()?, settings.member)?;
             home::set_cluster_id(&settings.dir, &cluster_id)?;
             (store, cluster_id)
@@ -115,50 +111,15 @@ impl Group {
         Ok(self.member.start(&Timing::default(), driver, address, Arc::new(transport)).await?)
     }
 
-    /// Asks to be added to the group until this member votes. A member that was removed does not
-    /// ask.
+    /// Asks to be added to the group until this member votes.
     pub(super) async fn join(self) {
-        let mut last = String::new();
-        loop {
-            // The leader may be adding it already.
-            sleep(JOIN_RETRY).await;
-            let status = self.member.status();
-            let own = status.peers.iter().find(|peer| peer.id == self.member.id());
-            if !status.peers.is_empty() && own.is_none_or(|own| own.is_voter) {
-                return;
-            }
-            let others = status.peers.into_iter().map(|peer| peer.address);
-            let masters: Vec<String> = others.chain(self.masters.iter().cloned()).collect();
-            let asked = self.as_new.ask(&masters, &self.credentials, status.entries > 0).await;
-            if let Err(why) = asked
-                && last != why
-            {
-                tracing::warn!("this NameNode is not added to its group: {why}");
-                last = why;
-            }
-        }
+        self.as_new.join(&self.member, &self.masters, &self.credentials).await;
     }
 }
 
 /// Returns whether the folder of a NameNode belongs to a member of a group.
 pub(super) fn is_member_folder(folder: &Path) -> bool {
     folder.join(OWNER.folder).join(raft_file::FILE_NAME).exists()
-}
-
-/// Asks the masters for the group until one of them leads it. Returns the ID of the cluster.
-async fn ask_until_known(as_new: &NewMember, masters: &[String], credentials: &Credentials) -> String {
-    let mut last = String::new();
-    loop {
-        match as_new.ask(masters, credentials, false).await {
-            Ok(cluster_id) => return cluster_id,
-            Err(why) if last != why => {
-                tracing::warn!("this NameNode waits to join its group: {why}");
-                last = why;
-            }
-            Err(_) => {}
-        }
-        sleep(JOIN_RETRY).await;
-    }
 }
 
 /// Makes the folder of one NameNode, which is initialised if it is empty, that of the first member

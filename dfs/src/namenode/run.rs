@@ -17,6 +17,7 @@ use daemon::{
 };
 use journal::{Recovery, SnapshotPolicy, log::RECORD_BYTES_MAX};
 use peers::{
+    leader::{self, LowDisk},
     membership::Membership,
     requests::{RequestRuntime, Requests},
 };
@@ -31,13 +32,10 @@ use std::{
     net::{SocketAddr, TcpListener},
     pin::Pin,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 use tokio::{runtime::Handle, sync::Semaphore, task::JoinSet};
 use tonic_health::{ServingStatus, server::HealthReporter};
-
-/// How long a leader whose disk is nearly full waits before it tries again to let another one lead.
-const HAND_OVER_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Runs a NameNode until it is stopped or its log fails.
 ///
@@ -82,7 +80,7 @@ impl Opened {
             let (driver, lost) = open_one(environment, settings, recovery)?;
             (driver, lost, None)
         } else {
-            let address = member_address(settings, addr)?;
+            let address = leader::member_address(Role::NameNode, &settings.advertise, addr)?;
             let group = tokio::select! {
                 opened = Group::open(config, recovery, address) => opened?,
                 () = stop_signal() => return Ok(None),
@@ -168,18 +166,6 @@ impl Opened {
     }
 }
 
-/// Returns the address at which the other members and the clients reach a member.
-fn member_address(settings: &NameNodeConfig, listens: SocketAddr) -> Result<String, NameNodeError> {
-    if !settings.advertise.is_empty() {
-        return Ok(settings.advertise.clone());
-    }
-    if listens.ip().is_unspecified() {
-        Err(NameNodeError::NoAddress(listens))
-    } else {
-        Ok(listens.to_string())
-    }
-}
-
 /// Opens the folder of one NameNode without a group. Returns its driver, and a description of the
 /// records that were lost.
 fn open_one(
@@ -225,43 +211,11 @@ async fn open_member(
     Ok(driver)
 }
 
-/// When a leader whose disk is nearly full is to let another member lead.
-struct LowDisk {
-    /// Whether this NameNode has led at the last tick.
-    has_led: bool,
-    next: Instant,
-}
-
-impl LowDisk {
-    /// `is_low` is `None` while this NameNode does not lead a group.
-    fn is_due(&mut self, now: Instant, is_low: Option<bool>) -> bool {
-        let begins_low = !self.has_led && is_low == Some(true);
-        self.has_led = is_low.is_some();
-        if begins_low {
-            // The disks of all members may be nearly full: none of them would lead for long.
-            self.next = now + HAND_OVER_INTERVAL;
-        }
-        let is_due = is_low == Some(true) && now >= self.next;
-        if is_due {
-            self.next = now + HAND_OVER_INTERVAL;
-        }
-        is_due
-    }
-}
-
 /// If this NameNode leads a group, lets another member lead, so that clients need not wait for an
 /// election.
 async fn hand_over(driver: &Driver, membership: Option<&Membership>, why: &str) {
     let (Some(membership), Some(member)) = (membership, driver.journal().member()) else { return };
-    if !member.is_or_becomes_leader().await {
-        return;
-    }
-    match membership.transfer(None, || driver.pause()).await {
-        Ok(leader) => tracing::info!(leader, "this NameNode {why}, so another one leads"),
-        Err(status) => {
-            tracing::warn!(why = status.message(), "this NameNode {why}, and no other one leads yet");
-        }
-    }
+    leader::hand_over(member, membership, || driver.pause(), why).await;
 }
 
 /// Runs the periodic work forever, and starts a snapshot when there are enough edits since the last
@@ -276,7 +230,7 @@ async fn housekeeping(
     let retry_cache = settings.retry_cache;
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut low_disk = LowDisk { has_led: false, next: Instant::now() };
+    let mut low_disk = LowDisk::new(Instant::now());
     let mut snapshots = SnapshotPolicy::new(settings.snapshot_bytes.0, settings.disk_reserve.0);
     loop {
         ticks.tick().await;
@@ -306,7 +260,7 @@ mod tests {
     use super::*;
     use clap::Parser;
     use dfs_client::{Client, ClientOptions, path::DfsPath};
-    use std::thread;
+    use std::{thread, time::Duration};
     use tokio::{
         runtime::{Builder, Runtime},
         task::JoinHandle,
@@ -316,20 +270,6 @@ mod tests {
     const REQUESTS: usize = 16;
     /// How long the lock is held: longer than several elections.
     const HELD: Duration = Duration::from_secs(3);
-
-    #[test]
-    fn leader_whose_disk_becomes_low_hands_over_at_once_and_then_in_intervals() {
-        let begin = Instant::now();
-        let mut low_disk = LowDisk { has_led: false, next: begin };
-        let mut is_due = |seconds, is_low| low_disk.is_due(begin + Duration::from_secs(seconds), is_low);
-        assert!(!is_due(0, None) && !is_due(1, Some(false)));
-        assert!(is_due(2, Some(true)), "at once");
-        assert!(!is_due(3, Some(true)) && !is_due(61, Some(true)));
-        assert!(is_due(62, Some(true)), "nobody else has led");
-        // Another one leads, and then this one again.
-        assert!(!is_due(63, None) && !is_due(200, Some(true)) && !is_due(259, Some(true)));
-        assert!(is_due(260, Some(true)));
-    }
 
     #[derive(Parser)]
     struct Args {

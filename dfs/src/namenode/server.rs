@@ -8,7 +8,10 @@ use super::{
     storage, wire,
 };
 use daemon::serve::stream_chunks;
-use dfs_client::error::{Error, Kind};
+use dfs_client::{
+    error::{Error, Kind},
+    group::to_reply,
+};
 use peers::membership::Membership;
 use proto::{
     DATANODE_PROTOCOL,
@@ -76,7 +79,7 @@ impl Master for MasterService {
     async fn group(&self, _: Request<GroupRequest>) -> Answer<GroupReply> {
         // Without a confirmation: this says what this member knows, not what is true.
         let epoch = self.driver.state.read().namespace().epoch();
-        Ok(Response::new(wire::group(self.driver.journal(), epoch)))
+        Ok(Response::new(to_reply(self.driver.journal().view(epoch))))
     }
 
     async fn change_group(&self, request: Request<ChangeGroupRequest>) -> Answer<ChangeGroupReply> {

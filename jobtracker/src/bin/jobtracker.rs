@@ -18,6 +18,12 @@ struct Args {
     /// Folder for the journal and job history
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// ID of this jobtracker in its group, from 1; 0 for the only jobtracker [default: 0]
+    #[arg(long, value_name = "ID")]
+    member: Option<u64>,
+    /// Addresses of other jobtrackers of the group, which this one joins if its folder is empty
+    #[arg(long, value_name = "ADDR[,...]", value_delimiter = ',')]
+    join: Option<Vec<String>>,
     /// Address of the NameNode, host:port; of several with commas
     #[arg(long, value_name = "ADDR[,ADDR...]")]
     namenode: Option<MasterAddrs>,
@@ -42,6 +48,8 @@ impl Args {
         }
         set(&mut config.jobtracker.listen, self.listen.as_ref());
         set(&mut config.jobtracker.dir, self.dir.as_ref());
+        set(&mut config.jobtracker.member, self.member.as_ref());
+        set(&mut config.jobtracker.join, self.join.as_ref());
         set(&mut config.scheduler.name, self.scheduler.as_ref());
         set(&mut config.scheduler.shadow, self.shadow.as_ref());
         set(&mut config.cluster.namenode, self.namenode.as_ref());

@@ -5,12 +5,18 @@
 //! receiver of that queue waits before each item until all facts before it are durable, so no
 //! effect is carried out early or out of order. Replies to clients, including refusals and replies
 //! to reads, also wait until every fact that they can depend on is durable.
+//!
+//! A JobTracker without a group leads from its start to its end. A member of a group handles events
+//! only while it leads (`group`). The state is replaced when a leadership ends, and every state has a
+//! number: what was queued or begun with an earlier state is dropped.
 
 mod backlog;
+mod group;
 mod namenode;
 mod requests;
 
 use crate::{
+    blueprint::Blueprint,
     clock::Clock,
     error::Refusal,
     events,
@@ -22,6 +28,10 @@ use crate::{
 };
 use backlog::Backlog;
 use daemon::{Bytes, config::JobTrackerConfig};
+use dfs_client::{
+    error::Leader,
+    ids::{Start, StartId},
+};
 use journal::{LogFailed, codec};
 use mrcore::{
     Cluster, Effect, Event, Fact, JobTracker, Time,
@@ -32,10 +42,11 @@ use mrcore::{
     job::Job,
     output::Leftovers,
 };
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use replication::{
     master::Journal,
-    proposals::{AppendError, Ticket},
+    member::Member,
+    proposals::{AppendError, NotCommitted, Ticket},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -44,6 +55,12 @@ use std::{
 };
 use tokio::sync::{Notify, futures::Notified, mpsc, oneshot, watch};
 
+/// Number of the first state.
+pub(crate) const FIRST_STATE: u64 = 1;
+/// Why a start is not accepted before the NameNode has answered.
+const NO_ANSWER: &str = "it has not answered yet";
+/// Time between two checks whether facts may be appended again, after another member was to lead.
+const PAUSE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// The reply to requests that were handled after the journal was sealed.
 const STOPPING: &str = "the JobTracker is stopping: try again when it is back";
 
@@ -57,9 +74,22 @@ struct Link {
     newest_order_sent: u64,
 }
 
+/// A leadership of this JobTracker. Without a group there is one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Leadership {
+    /// Number of the state that it began with. No state is led twice.
+    pub(crate) state: u64,
+    /// How the NameNode distinguishes it from others.
+    pub(crate) start: Start,
+}
+
 /// The state that is protected by the lock.
 struct Inner {
     core: JobTracker,
+    /// Number of this state. It increases when a leadership ends, and when the state is replaced.
+    state: u64,
+    /// Time of the newest fact that was replayed or applied.
+    newest: Time,
     links: BTreeMap<TrackerId, Link>,
     /// Generation of the newest stream of any tracker.
     newest_generation: u64,
@@ -84,6 +114,8 @@ pub(crate) enum After {
 
 /// An output, and what must be durable before it is delivered.
 pub(crate) struct QueuedOutput {
+    /// Number of the state that it is about. It is dropped when there is a newer one.
+    state: u64,
     after: After,
     output: Output,
 }
@@ -111,8 +143,11 @@ pub(crate) type Fatal = watch::Sender<Option<String>>;
 pub(crate) struct Driver {
     inner: Mutex<Inner>,
     journal: Arc<Journal>,
-    clock: Clock,
-    config: JobTrackerConfig,
+    /// Starts again with each leadership.
+    clock: RwLock<Clock>,
+    blueprint: Blueprint,
+    /// The present leadership. It changes under the lock of `inner` only.
+    leadership: watch::Sender<Option<Leadership>>,
     files: Files,
     history_writer: HistoryWriter,
     /// Unbounded, because the lock is held when items are added; `backlog` limits its length.
@@ -124,7 +159,8 @@ pub(crate) struct Driver {
     /// Notified when it is durable that a job has ended.
     job_end: Notify,
     fatal: Fatal,
-    /// Whether the NameNode has accepted this start. If not, the value says why not yet.
+    /// Whether the NameNode has accepted the start of the present leadership. If not, the value says
+    /// why not yet.
     accepted: watch::Sender<Result<(), String>>,
     /// Set while jobs are active and the NameNode accepts no changes.
     not_writable: Mutex<Option<NotWritable>>,
@@ -134,8 +170,9 @@ pub(crate) struct Driver {
 pub(crate) struct DriverParts {
     pub(crate) core: JobTracker,
     pub(crate) journal: Journal,
-    pub(crate) clock: Clock,
-    pub(crate) config: JobTrackerConfig,
+    /// Time of the newest fact in the core.
+    pub(crate) newest: Time,
+    pub(crate) blueprint: Blueprint,
     pub(crate) files: Files,
     pub(crate) history_writer: HistoryWriter,
     /// A message for the operator if journal records may have been lost at this start.
@@ -145,10 +182,12 @@ pub(crate) struct DriverParts {
 impl Driver {
     /// Creates a driver. Returns it and the queue to pass to [`Self::deliver`].
     pub(crate) fn new(parts: DriverParts) -> (Self, mpsc::UnboundedReceiver<QueuedOutput>) {
-        let DriverParts { core, journal, clock, config, files, history_writer, notice } = parts;
+        let DriverParts { core, journal, newest, blueprint, files, history_writer, notice } = parts;
         let (queue, outgoing) = mpsc::unbounded_channel();
         let inner = Inner {
             core,
+            state: FIRST_STATE,
+            newest,
             links: BTreeMap::new(),
             newest_generation: 0,
             watchers: BTreeMap::new(),
@@ -158,8 +197,9 @@ impl Driver {
         let driver = Self {
             inner: Mutex::new(inner),
             journal: Arc::new(journal),
-            clock,
-            config,
+            clock: RwLock::new(Clock::start(newest)),
+            blueprint,
+            leadership: watch::Sender::new(None),
             files,
             history_writer,
             queue,
@@ -168,7 +208,7 @@ impl Driver {
             notice,
             job_end: Notify::new(),
             fatal: watch::Sender::new(None),
-            accepted: watch::Sender::new(Err("it has not answered yet".into())),
+            accepted: watch::Sender::new(Err(NO_ANSWER.into())),
             not_writable: Mutex::default(),
         };
         (driver, outgoing)
@@ -178,8 +218,12 @@ impl Driver {
         &self.journal
     }
 
+    pub(crate) fn blueprint(&self) -> &Blueprint {
+        &self.blueprint
+    }
+
     pub(crate) fn config(&self) -> &JobTrackerConfig {
-        &self.config
+        &self.blueprint.settings
     }
 
     pub(crate) fn files(&self) -> &Files {
@@ -197,7 +241,7 @@ impl Driver {
 
     /// Returns a message if less than `disk_reserve` is free on the disk of the journal.
     pub(crate) fn disk_low_message(&self) -> Option<String> {
-        let reserve = self.config.disk_reserve;
+        let reserve = self.config().disk_reserve;
         // If the free space is unknown, assume that there is enough; a write to the journal will
         // fail if not.
         let free = self.journal.free_bytes().ok().filter(|free| *free < reserve.0)?;
@@ -210,15 +254,18 @@ impl Driver {
             "only {} of free space is left on the JobTracker's disk ({}), less than jobtracker.disk_reserve = {reserve}: {stopped} \
              until more space is free",
             Bytes(free),
-            self.config.dir.display()
+            self.config().dir.display()
         ))
     }
 
     /// Reports the free space on the disk to the core, if it changes whether launches are
     /// suspended.
-    fn check_disk_space(&self) {
+    fn check_disk_space(&self, leadership: Leadership) {
         let Ok(free) = self.journal.free_bytes() else { return };
         let mut inner = self.inner.lock();
+        if self.leadership() != Some(leadership) || self.is_paused() {
+            return;
+        }
         let suspends = inner.core.suspends_launches(free);
         if suspends == inner.core.launches_suspended() {
             return;
@@ -232,7 +279,34 @@ impl Driver {
     }
 
     pub(crate) fn now(&self) -> Time {
-        self.clock.now()
+        self.clock.read().now()
+    }
+
+    /// Returns the present leadership; `None` if this member of a group follows.
+    pub(crate) fn leadership(&self) -> Option<Leadership> {
+        *self.leadership.borrow()
+    }
+
+    /// Returns a channel with the present leadership.
+    pub(crate) fn leaderships(&self) -> watch::Receiver<Option<Leadership>> {
+        self.leadership.subscribe()
+    }
+
+    /// Begins the only leadership of a JobTracker without a group.
+    pub(crate) fn start(&self) {
+        let mut inner = self.inner.lock();
+        self.begin(&mut inner, Event::Start, StartId::random());
+    }
+
+    /// Begins a leadership with `event`.
+    fn begin(&self, inner: &mut Inner, event: Event, id: StartId) -> Leadership {
+        let start = Start { epoch: inner.core.cluster().epoch() + 1, id };
+        let leadership = Leadership { state: inner.state, start };
+        *self.clock.write() = Clock::start(inner.newest);
+        self.accepted.send_modify(|accepted| *accepted = Err(NO_ANSWER.into()));
+        self.leadership.send_replace(Some(leadership));
+        self.handle_locked(inner, event, None);
+        leadership
     }
 
     /// Ends the process with this error message.
@@ -248,8 +322,58 @@ impl Driver {
     }
 
     /// Handles an event. Returns the reply, and what must be durable before the reply is sent.
-    pub(crate) fn handle(&self, event: Event) -> (Option<Reply>, After) {
-        self.handle_locked(&mut self.inner.lock(), event, None)
+    pub(crate) fn handle(&self, event: Event) -> Result<(Option<Reply>, After), Refusal> {
+        let mut inner = self.lock_as_leader()?;
+        self.check_paused()?;
+        Ok(self.handle_locked(&mut inner, event, None))
+    }
+
+    /// Handles an event that is the result of this leadership. Drops it if the leadership has ended,
+    /// and waits if it is about to end.
+    async fn handle_in(&self, leadership: Leadership, event: Event) {
+        loop {
+            {
+                let mut inner = self.inner.lock();
+                if self.leadership() != Some(leadership) {
+                    return;
+                }
+                if !self.is_paused() {
+                    self.handle_locked(&mut inner, event, None);
+                    return;
+                }
+            }
+            tokio::time::sleep(PAUSE_CHECK_INTERVAL).await;
+        }
+    }
+
+    /// Locks the state. Refuses if another member of the group leads.
+    fn lock_as_leader(&self) -> Result<MutexGuard<'_, Inner>, Refusal> {
+        let inner = self.inner.lock();
+        match self.leadership() {
+            Some(_) => Ok(inner),
+            None => Err(self.not_leader(&inner)),
+        }
+    }
+
+    /// Returns the refusal of a member that does not lead. It names the leader if it knows that.
+    fn not_leader(&self, inner: &Inner) -> Refusal {
+        let leader = self.journal.member().and_then(Member::other_leader);
+        let epoch = inner.core.cluster().epoch();
+        Refusal::not_leader(leader.map(|addr| Leader { addr, epoch }))
+    }
+
+    /// Returns whether nothing may be appended, because another member is to lead.
+    fn is_paused(&self) -> bool {
+        self.journal.member().is_some_and(Member::is_paused)
+    }
+
+    fn check_paused(&self) -> Result<(), Refusal> {
+        if self.is_paused() {
+            return Err(Refusal::unavailable(
+                "this JobTracker lets another one of its group lead: try again",
+            ));
+        }
+        Ok(())
     }
 
     /// Waits until the backlog is below its limit. Returns whether it had to wait.
@@ -277,7 +401,7 @@ impl Driver {
     /// Handles an event and waits until the reply may be sent.
     async fn request_reply(&self, event: Event) -> Result<Reply, Refusal> {
         self.check_backlog()?;
-        let (reply, after) = self.handle(event);
+        let (reply, after) = self.handle(event)?;
         self.wait(after).await?;
         reply.ok_or_else(|| Refusal::unavailable("internal error: the request was not answered"))
     }
@@ -289,7 +413,13 @@ impl Driver {
             After::Earlier(ticket) => self.journal.confirm(ticket).await,
             After::Never => return self.check_fatal(),
         };
-        durable.map_err(|why| Refusal::unavailable(format!("the JobTracker cannot write its journal: {why}")))
+        durable.map_err(|why| match why {
+            NotCommitted::NotLeader => self.not_leader(&self.inner.lock()),
+            NotCommitted::NoQuorum => Refusal::unavailable(why.to_string()),
+            NotCommitted::Failed(_) => {
+                Refusal::unavailable(format!("the JobTracker cannot write its journal: {why}"))
+            }
+        })
     }
 
     fn check_fatal(&self) -> Result<(), Refusal> {
@@ -304,7 +434,7 @@ impl Driver {
     /// Same as [`Self::read`], but `read` gets the whole core.
     pub(crate) async fn read_core<T>(&self, read: impl FnOnce(&JobTracker) -> T) -> Result<T, Refusal> {
         let (value, after) = {
-            let inner = self.inner.lock();
+            let inner = self.lock_as_leader()?;
             (read(&inner.core), After::Earlier(self.journal.newest()))
         };
         self.wait(after).await?;
@@ -314,7 +444,7 @@ impl Driver {
     }
 
     /// Reads from the cluster without waiting for the journal. The value must not be sent to other
-    /// processes, because a crash may undo it.
+    /// processes, because a crash may undo it, or another member of the group may lead.
     pub(crate) fn peek<T>(&self, read: impl FnOnce(&Cluster) -> T) -> T {
         read(self.inner.lock().core.cluster())
     }
@@ -338,13 +468,13 @@ impl Driver {
             _ => BTreeSet::new(),
         };
         let mut effects = Vec::new();
-        inner.core.handle(self.clock.now(), event, &mut effects);
+        inner.core.handle(self.now(), event, &mut effects);
         let (after, mut answer) = (self.append(&effects), None);
         for effect in effects {
             match effect {
                 Effect::Append(entry) => {
                     changed.extend(entry.fact.job());
-                    self.queue_output(after, Output::Fact(entry));
+                    self.queue_output(inner, after, Output::Fact(entry));
                 }
                 Effect::Reply { reply, .. } => {
                     if let Some(sender) = new_stream {
@@ -358,12 +488,12 @@ impl Driver {
                 Effect::RegisterAgain { tracker, .. } => {
                     self.queue_message(inner, after, tracker, wire::register_again());
                 }
-                Effect::CommitJob { job } => self.queue_output(after, Output::Commit(job)),
+                Effect::CommitJob { job } => self.queue_output(inner, after, Output::Commit(job)),
                 Effect::Compute { number, problem } => {
-                    self.queue_output(after, Output::Compute(number, problem));
+                    self.queue_output(inner, after, Output::Compute(number, problem));
                 }
                 Effect::DeleteLeftovers { leftovers, .. } => {
-                    self.queue_output(after, Output::DeleteLeftovers(leftovers));
+                    self.queue_output(inner, after, Output::DeleteLeftovers(leftovers));
                 }
             }
         }
@@ -403,10 +533,10 @@ impl Driver {
         }
     }
 
-    fn queue_output(&self, after: After, output: Output) {
+    fn queue_output(&self, inner: &Inner, after: After, output: Output) {
         self.backlog.increment();
         // The receiver is gone only when the process ends.
-        let _ = self.queue.send(QueuedOutput { after, output });
+        let _ = self.queue.send(QueuedOutput { state: inner.state, after, output });
     }
 
     /// Makes the stream the current one of its tracker if the registration was accepted. Queues the
@@ -427,13 +557,13 @@ impl Driver {
                     newest_order_sent: 0,
                 };
                 inner.links.insert(*tracker, link);
-                let message = wire::registered(*tracker, *incarnation, *epoch, &self.config);
+                let message = wire::registered(*tracker, *incarnation, *epoch, self.config());
                 self.queue_message(inner, after, *tracker, message);
             }
             Reply::Refused(why) => {
                 let output =
                     Output::Message { to: None, sender: sender.clone(), message: wire::refused(why.clone()) };
-                self.queue_output(after, output);
+                self.queue_output(inner, after, output);
             }
             Reply::Submitted(_) | Reply::Accepted | Reply::JobRefused(_) => {}
         }
@@ -466,7 +596,7 @@ impl Driver {
     fn queue_message(&self, inner: &Inner, after: After, tracker: TrackerId, message: ToTracker) {
         let Some(link) = inner.links.get(&tracker) else { return };
         let to = Some((tracker, link.generation));
-        self.queue_output(after, Output::Message { to, sender: link.sender.clone(), message });
+        self.queue_output(inner, after, Output::Message { to, sender: link.sender.clone(), message });
     }
 
     /// Seals the journal: no fact is accepted after this, although trackers may still report.
@@ -478,90 +608,107 @@ impl Driver {
         let (done, is_done) = oneshot::channel();
         // Lock, so that all appended facts are queued before the flush. Outputs of facts that the
         // sealed journal refuses are queued behind the flush, and are never delivered.
-        let _inner = self.inner.lock();
+        let inner = self.inner.lock();
         let sealed = self.journal.close();
-        self.queue_output(After::Earlier(self.journal.newest()), Output::Flush(done));
+        self.queue_output(&inner, After::Earlier(self.journal.newest()), Output::Flush(done));
         (sealed, is_done)
     }
 
-    /// Delivers queued outputs in order, each when the facts that it depends on are durable.
-    /// Returns when the journal fails.
+    /// Delivers queued outputs in order, each when the facts that it depends on are durable. Drops
+    /// those of leaderships that have ended. Returns when the journal fails.
     pub(crate) async fn deliver(self: Arc<Self>, mut queue: mpsc::UnboundedReceiver<QueuedOutput>) {
-        while let Some(QueuedOutput { after, output }) = queue.recv().await {
+        while let Some(QueuedOutput { state, after, output }) = queue.recv().await {
             let (After::Facts(ticket) | After::Earlier(ticket)) = after else { return };
-            if self.journal.wait(ticket).await.is_err() {
-                return;
-            }
-            match output {
-                Output::Fact(entry) => {
-                    if events::is_logged(&entry.fact) {
-                        self.peek(|cluster| events::log(cluster, &entry));
-                    }
-                    let ended = matches!(entry.fact, Fact::JobEnded { .. });
-                    self.history_writer.append(entry).await;
-                    if ended {
-                        self.job_end.notify_one();
-                    }
-                }
-                Output::Message { to, sender, message } => {
-                    // The tracker is gone or does not read its messages, so close its stream.
-                    if let Err(error) = sender.try_send(message)
-                        && let Some((tracker, generation)) = to
-                    {
-                        tracing::debug!(%tracker, %error, "cannot send to the tracker: its stream is closed");
-                        self.detach(tracker, generation);
-                    }
-                }
-                Output::Commit(job) => drop(tokio::spawn(self.clone().commit(job))),
-                Output::Compute(number, problem) => drop(tokio::spawn(self.clone().compute(number, problem))),
-                Output::DeleteLeftovers(leftovers) => {
-                    if self.leftovers.add(LeftoverFolders::of_job(&leftovers)) {
-                        tokio::spawn(self.clone().delete_leftovers());
-                    }
-                }
-                Output::Flush(done) => {
-                    self.history_writer.flush().await;
-                    let _ = done.send(());
-                }
+            match self.journal.wait(ticket).await {
+                Ok(()) => self.deliver_one(state, output).await,
+                Err(NotCommitted::NotLeader | NotCommitted::NoQuorum) => {}
+                Err(NotCommitted::Failed(_)) => return,
             }
             self.backlog.decrement();
         }
     }
 
+    /// Delivers an output about the state with this number, which may have been replaced since.
+    async fn deliver_one(self: &Arc<Self>, state: u64, output: Output) {
+        let leadership = self.leadership().filter(|leadership| leadership.state == state);
+        match (output, leadership) {
+            (Output::Fact(entry), _) => {
+                if events::is_logged(&entry.fact) {
+                    self.peek(|cluster| events::log(cluster, &entry));
+                }
+                let ended = matches!(entry.fact, Fact::JobEnded { .. });
+                self.history_writer.append(state, entry).await;
+                if ended {
+                    self.job_end.notify_one();
+                }
+            }
+            (Output::Message { to, sender, message }, Some(_)) => {
+                // The tracker is gone or does not read its messages, so close its stream.
+                if let Err(error) = sender.try_send(message)
+                    && let Some((tracker, generation)) = to
+                {
+                    tracing::debug!(%tracker, %error, "cannot send to the tracker: its stream is closed");
+                    self.detach(tracker, generation);
+                }
+            }
+            (Output::Commit(job), Some(leadership)) => {
+                tokio::spawn(self.clone().commit(leadership, job));
+            }
+            (Output::Compute(number, problem), Some(leadership)) => {
+                tokio::spawn(self.clone().compute(leadership, number, problem));
+            }
+            (Output::DeleteLeftovers(leftovers), Some(_)) => {
+                if self.leftovers.add(LeftoverFolders::of_job(&leftovers)) {
+                    tokio::spawn(self.clone().delete_leftovers());
+                }
+            }
+            (Output::Flush(done), _) => {
+                self.history_writer.flush().await;
+                let _ = done.send(());
+            }
+            (
+                Output::Message { .. } | Output::Commit(_) | Output::Compute(..) | Output::DeleteLeftovers(_),
+                None,
+            ) => {}
+        }
+    }
+
     /// Solves a problem of a policy without the lock, and passes the answer to the core. The core
     /// gets no answer only if the daemon is ending.
-    async fn compute(self: Arc<Self>, number: u64, problem: Problem) {
+    async fn compute(self: Arc<Self>, leadership: Leadership, number: u64, problem: Problem) {
         if let Ok(answer) = tokio::task::spawn_blocking(move || problem.solve()).await {
-            self.handle(Event::Computed { number, answer });
+            self.handle_in(leadership, Event::Computed { number, answer }).await;
         }
     }
 
     /// Sends a tick to the core at each of its deadlines, or after a second if it has none. Never
     /// returns.
-    pub(crate) async fn tick_loop(self: Arc<Self>) {
+    pub(crate) async fn tick_loop(self: Arc<Self>, leadership: Leadership) {
         loop {
-            self.check_disk_space();
+            self.check_disk_space(leadership);
             let next = self.inner.lock().core.next_deadline();
-            let wait = next.map_or(Duration::from_secs(1), |next| self.clock.time_until(next));
+            let wait = next.map_or(Duration::from_secs(1), |next| self.clock.read().time_until(next));
             tokio::time::sleep(wait.max(Duration::from_millis(1))).await;
             if self.wait_for_backlog().await {
                 // No heartbeat was read during the wait. Give the trackers time to report before
                 // the core decides which of them are suspect.
-                tokio::time::sleep(2 * self.config.heartbeat.0).await;
+                tokio::time::sleep(2 * self.config().heartbeat.0).await;
             }
-            self.handle(Event::Tick);
+            self.handle_in(leadership, Event::Tick).await;
         }
     }
 
     /// Registers a tracker on a stream. Returns the tracker, its incarnation and the generation of
-    /// the stream, or None if the registration was refused.
+    /// the stream, or None if the registration was refused. A tracker that gets no answer registers
+    /// again on another stream.
     pub(crate) fn attach(
         &self,
         registration: Registration,
         sender: &mpsc::Sender<ToTracker>,
     ) -> Option<(TrackerId, Incarnation, u64)> {
         let request = RequestId(uuid::Uuid::new_v4().as_u128());
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock_as_leader().ok()?;
+        self.check_paused().ok()?;
         let event = Event::Registration { request, tracker: registration };
         let (reply, _) = self.handle_locked(&mut inner, event, Some(sender));
         let Some(Reply::Registered { tracker, incarnation, .. }) = reply else { return None };
@@ -569,11 +716,11 @@ impl Driver {
     }
 
     /// Handles a heartbeat. Returns false if its stream is no longer the current stream of the
-    /// tracker.
+    /// tracker. While another member is to lead, heartbeats are ignored: the tracker repeats them.
     pub(crate) fn heartbeat(&self, generation: u64, heartbeat: Heartbeat) -> bool {
         let mut inner = self.inner.lock();
         let current = inner.links.get(&heartbeat.tracker).is_some_and(|link| link.generation == generation);
-        if current {
+        if current && !self.is_paused() {
             self.handle_locked(&mut inner, Event::Heartbeat(heartbeat), None);
         }
         current
@@ -587,6 +734,10 @@ impl Driver {
             return;
         }
         inner.links.remove(&tracker);
+        if self.is_paused() {
+            // The tracker is suspect when its heartbeats are missed.
+            return;
+        }
         let incarnation =
             inner.core.cluster().tracker(tracker).map_or(Incarnation(0), |tracker| tracker.incarnation);
         self.handle_locked(&mut inner, Event::Disconnection { tracker, incarnation }, None);

@@ -1,15 +1,19 @@
 //! Calls of the driver to the NameNode: fence earlier JobTracker processes, commit and delete
 //! outputs, and check whether the NameNode accepts changes.
 
-use super::{Driver, notify_watchers};
+use super::{Driver, Leadership, notify_watchers};
 use crate::{
     error::Refusal,
-    leftovers, output,
+    leftovers, output, starts,
     writable::{self, NotWritable, Obstacle},
 };
-use dfs_client::error::Kind;
+use dfs_client::{
+    ClientError,
+    error::Kind,
+    ids::{Start, StartId},
+};
 use mrcore::{
-    Event, Time,
+    Cluster, Event, Time, cluster,
     ids::JobId,
     job::{Job, JobState},
 };
@@ -17,29 +21,99 @@ use std::{sync::Arc, time::Duration};
 
 /// Time between two checks whether the NameNode accepts changes.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two attempts to confirm that this JobTracker leads its group.
+const CONFIRM_INTERVAL: Duration = Duration::from_millis(200);
 /// How long a submission waits until the NameNode has accepted this start.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Driver {
-    /// Fences older JobTracker processes that use this journal. If this process is itself fenced,
-    /// it ends.
-    pub(crate) async fn fence(self: Arc<Self>) {
-        // `read` waits until the epoch, the number of this start, is durable. Otherwise the process
-        // after a crash could get the same epoch.
-        let Ok(epoch) = self.read(|cluster| cluster.epoch()).await else { return };
+    /// Fences the leaders of earlier starts, and older JobTracker processes that use this journal. If
+    /// this JobTracker is itself fenced, the process ends.
+    pub(crate) async fn fence(self: Arc<Self>, leadership: Leadership) {
+        let start = leadership.start;
+        // Wait until the epoch, the number of this start, is durable. Otherwise the process after a
+        // crash, or the next leader, could get the same epoch.
+        loop {
+            match self.read(|_| self.leadership()).await {
+                Ok(now) if now == Some(leadership) => break,
+                Ok(_) => return,
+                Err(_) => tokio::time::sleep(CONFIRM_INTERVAL).await,
+            }
+        }
         let report = |why: String| {
             let is_new = self.accepted.borrow().as_ref().err() != Some(&why);
             if is_new {
                 tracing::warn!(why, "the NameNode has not accepted this start yet");
-                self.accepted.send_modify(|accepted| *accepted = Err(why));
+                self.set_accepted(leadership, Err(why));
             }
         };
-        match output::fence(&self.files, &self.config.dir, epoch, report).await {
+        let earlier = match self.record_start(start, report).await {
+            Ok(earlier) => earlier,
+            Err(why) => return self.fail(why),
+        };
+        match output::fence(&self.files, start, &earlier, report).await {
             Ok(()) => {
-                tracing::info!(epoch, "older JobTrackers are fenced");
-                self.accepted.send_modify(|accepted| *accepted = Ok(()));
+                tracing::info!(epoch = start.epoch, "older JobTrackers are fenced");
+                self.set_accepted(leadership, Ok(()));
+                self.record_accepted(leadership).await;
             }
-            Err(why) => self.fail(why),
+            Err(error) => {
+                if self.journal.member().is_none() {
+                    let removed =
+                        starts::change(&self.config().dir, move |folder| starts::remove(folder, start));
+                    starts::shorten(removed.await);
+                }
+                self.fenced(leadership, &error).await;
+            }
+        }
+    }
+
+    /// Records a start durably before the NameNode gets it. Returns the earlier starts, ordered by
+    /// epoch. In a group, the facts of the leadership contain its start.
+    async fn record_start(&self, start: Start, report: impl Fn(String)) -> Result<Vec<Start>, String> {
+        if self.journal.member().is_none() {
+            return starts::record(&self.config().dir, start, report).await;
+        }
+        let before = |cluster: &Cluster| cluster.starts().before(as_fact(start)).map(from_fact).collect();
+        Ok(self.peek(before))
+    }
+
+    /// Records that the NameNode has accepted the start of a leadership, so that earlier ones can be
+    /// forgotten.
+    async fn record_accepted(&self, leadership: Leadership) {
+        let start = leadership.start;
+        if self.journal.member().is_some() {
+            self.handle_in(leadership, Event::StartAccepted { start: as_fact(start) }).await;
+        } else {
+            let accepted = starts::change(&self.config().dir, move |folder| starts::accept(folder, start));
+            starts::shorten(accepted.await);
+        }
+    }
+
+    /// Pretends that the NameNode has accepted the start of a leadership.
+    #[cfg(test)]
+    pub(crate) async fn accept(&self, leadership: Leadership) {
+        self.set_accepted(leadership, Ok(()));
+        self.record_accepted(leadership).await;
+    }
+
+    /// Sets whether the NameNode has accepted the start of a leadership, unless it has ended.
+    fn set_accepted(&self, leadership: Leadership, result: Result<(), String>) {
+        let _inner = self.inner.lock();
+        if self.leadership() == Some(leadership) {
+            self.accepted.send_modify(|accepted| *accepted = result);
+        }
+    }
+
+    /// The NameNode has refused the start of a leadership, because it knows another one. Ends the
+    /// process, unless another member of the group leads: it has replaced this leader, which may not
+    /// know that yet.
+    pub(crate) async fn fenced(&self, leadership: Leadership, error: &ClientError) {
+        while self.leadership() == Some(leadership) {
+            if self.read(|_| self.leadership()).await == Ok(Some(leadership)) {
+                return self.fail(output::fenced_message(error, self.journal.member().is_some()));
+            }
+            tokio::time::sleep(CONFIRM_INTERVAL).await;
         }
     }
 
@@ -66,13 +140,22 @@ impl Driver {
         }
     }
 
-    /// Commits the output of a job and reports the result to the core.
-    pub(super) async fn commit(self: Arc<Self>, id: JobId) {
+    /// Commits the output of a job and reports the result to the core, unless the leadership ends
+    /// before: the next leader repeats the commit.
+    pub(super) async fn commit(self: Arc<Self>, leadership: Leadership, id: JobId) {
+        tokio::select! {
+            () = self.commit_in(leadership, id) => {}
+            () = self.ended(leadership) => {}
+        }
+    }
+
+    async fn commit_in(&self, leadership: Leadership, id: JobId) {
         self.await_accepted().await;
         let scope = self.files.scope().to_owned();
         let plan = self.peek(|cluster| {
+            self.leadership().filter(|now| *now == leadership)?;
             let job = cluster.job(id).filter(|job| job.state == JobState::Committing)?;
-            Some((job.spec.user.clone(), output::plan(job, scope, self.files.start(cluster.epoch()))))
+            Some((job.spec.user.clone(), output::plan(job, scope, leadership.start)))
         });
         let mut repeated = false;
         let result = match plan {
@@ -80,7 +163,7 @@ impl Driver {
             None => return,
             Some((_, Ok(None))) => Ok(()),
             Some((user, Ok(Some(commit)))) => match output::commit(&self.files, &user, commit).await {
-                Err(error) if error.is(Kind::Fenced) => return self.fail(output::fenced_message(&error)),
+                Err(error) if error.is(Kind::Fenced) => return self.fenced(leadership, &error).await,
                 Ok(true) => {
                     tracing::info!(job = %id, "the NameNode already has this commit: the output does not change");
                     repeated = true;
@@ -90,7 +173,7 @@ impl Driver {
             },
             Some((_, Err(error))) => Err(error.to_string()),
         };
-        self.handle(Event::CommitResult { job: id, repeated, result });
+        self.handle_in(leadership, Event::CommitResult { job: id, repeated, result }).await;
     }
 
     /// Deletes all leftovers that wait to be deleted.
@@ -141,4 +224,13 @@ impl Driver {
         let state = state.as_ref().filter(|_| writable::has_output_to_write(job))?;
         Some(state.describe(self.files.namenodes(), self.now()))
     }
+}
+
+/// Returns a start as facts contain it.
+fn as_fact(Start { epoch, id }: Start) -> cluster::Start {
+    cluster::Start { epoch, id: id.0 }
+}
+
+fn from_fact(cluster::Start { epoch, id }: cluster::Start) -> Start {
+    Start { epoch, id: StartId(id) }
 }

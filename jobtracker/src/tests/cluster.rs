@@ -109,7 +109,7 @@ impl Cluster {
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let config = self.config.clone();
         let daemon = std::thread::scope(|scope| {
-            let start = || runtime.block_on(async { Daemon::start(&config, recovery) }).unwrap();
+            let start = || runtime.block_on(Daemon::start(&config, recovery)).unwrap();
             scope.spawn(start).join().unwrap()
         });
         self.daemon = Some((runtime, daemon));

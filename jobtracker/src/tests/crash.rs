@@ -1,12 +1,13 @@
 //! Tests the journal and the histories after a crash at every point, and after compaction.
 
 use crate::{
+    blueprint::core_config,
     compact::compact,
     driver::{Driver, DriverParts},
-    run::{core_config, replay_journal},
-    storage::{self, Storage},
+    opened::Opened,
+    storage::{self, HISTORY_FOLDER, Storage},
 };
-use daemon::config::JobTrackerConfig;
+use daemon::config::{Config, JobTrackerConfig};
 use dfs_client::ClientOptions;
 use journal::{Recovery, codec, crash::CrashDisk, crash::Survive};
 use mrcore::{
@@ -45,7 +46,7 @@ pub(super) fn registration(name: &str, incarnation: u64) -> Registration {
     }
 }
 
-fn spec(number: u32) -> Arc<JobSpec> {
+pub(super) fn spec(number: u32) -> Arc<JobSpec> {
     let split = |start| Split {
         source: "/in".into(),
         start,
@@ -274,17 +275,30 @@ fn start_driver(disk: &CrashDisk, folder: &Path) -> Driver {
     Driver::new(driver_parts(disk, folder)).0
 }
 
+/// Returns the settings of a JobTracker with this folder. Its NameNode does not answer.
+pub(super) fn config(folder: &Path) -> Config {
+    let mut config = Config::default();
+    config.scheduler.name = "fifo".into();
+    config.cluster.namenode = "127.0.0.1:1".into();
+    config.jobtracker = JobTrackerConfig { dir: folder.into(), ..settings() };
+    config
+}
+
+/// Returns the settings of the client of the file system.
+pub(super) fn client_options(config: &Config) -> ClientOptions {
+    ClientOptions::new(&config.cluster.namenode, config.client.clone())
+}
+
 /// Replays the journal on this disk. Returns the parts for a driver, with histories in `folder`.
 pub(super) fn driver_parts(disk: &CrashDisk, folder: &Path) -> DriverParts {
     let storage = Storage::open_log(Arc::new(disk.clone()), "c".into(), Recovery::Refuse).unwrap();
-    let options = ClientOptions::new("127.0.0.1:1", daemon::config::ClientConfig::default());
-    replay_journal(storage, core(), (folder, mrcore::history::Policy::default()), &settings(), options)
-        .unwrap()
+    let config = config(folder);
+    Opened::replay(&config, storage).unwrap().into_parts(client_options(&config)).unwrap()
 }
 
 /// Returns the contents of the history files by name.
-fn read_histories(folder: &Path) -> BTreeMap<String, String> {
-    let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
+pub(super) fn read_histories(folder: &Path) -> BTreeMap<String, String> {
+    let entries = std::fs::read_dir(folder.join(HISTORY_FOLDER)).unwrap().map(Result::unwrap);
     entries
         .map(|entry| {
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -312,7 +326,7 @@ async fn histories_are_completed_wherever_the_process_died() {
         start_driver(&early_disk, folder.path()).history_writer().flush().await;
         // Also cut the last line of one file.
         if let Some(name) = read_histories(folder.path()).keys().nth(at % 3) {
-            let path = folder.path().join(name);
+            let path = folder.path().join(HISTORY_FOLDER).join(name);
             let text = std::fs::read(&path).unwrap();
             std::fs::write(&path, &text[..text.len() - at % 7]).unwrap();
         }

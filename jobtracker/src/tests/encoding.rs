@@ -4,6 +4,7 @@ use crate::storage::{self, Storage};
 use journal::{Recovery, codec, crash::CrashDisk};
 use mrcore::{
     Fact, PerPhase, Phase, Time,
+    cluster::Start,
     fact::Entry,
     ids::{Incarnation, JobId, RequestId, TaskId, TrackerId},
     job::{InputPin, JobOutcome, JobSpec, Payload, Priority, Program, Secret, Split},
@@ -113,6 +114,7 @@ fn examples() -> Vec<Fact> {
     let (bytes, bytes_in, interrupted) = (16, 17, true);
     let pause = |stage| Fact::AttemptPaused { attempt: paused, stage, bytes, bytes_in, interrupted };
     facts.extend(stages.map(pause));
+    facts.push(Fact::StartRecorded { start: Start { epoch: 18, id: 19 }, accepted: true });
     facts
 }
 

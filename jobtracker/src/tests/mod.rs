@@ -5,6 +5,7 @@ mod bad_jobs;
 mod cluster;
 mod crash;
 mod encoding;
+mod group;
 mod jobs;
 mod limits;
 mod overload;

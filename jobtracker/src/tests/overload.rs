@@ -14,6 +14,7 @@ async fn full_backlog_delays_trackers_and_refuses_clients() {
     let folder = tempfile::tempdir().unwrap();
     let (driver, outgoing) = Driver::new(driver_parts(&CrashDisk::new(), folder.path()));
     let driver = Arc::new(driver);
+    driver.start();
     let kill = || driver.kill(RequestId(1), JobId(1), "ann".into());
     let refused = kill().await.unwrap_err().to_string();
     assert!(!refused.contains("try again later"), "{refused}");
@@ -23,7 +24,8 @@ async fn full_backlog_delays_trackers_and_refuses_clients() {
         registrations += 1;
         assert!(registrations < 100_000, "the backlog has no limit");
         let request = RequestId(registrations);
-        driver.handle(Event::Registration { request, tracker: registration("t", registrations as u64) });
+        let tracker = registration("t", registrations as u64);
+        driver.handle(Event::Registration { request, tracker }).unwrap();
     }
     let refused = kill().await.unwrap_err().to_string();
     assert!(refused.contains("try again later"), "{refused}");

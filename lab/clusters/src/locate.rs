@@ -2,7 +2,7 @@
 
 use crate::{
     folder::{DEFAULT_FOLDER, dir_flag},
-    local::{ClusterState, Daemon, Kind, ask_namenodes},
+    local::{ClusterState, Daemon, Kind, ask_masters},
     trust,
 };
 use anyhow::{Context, Result, bail};
@@ -18,7 +18,7 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-use view::masters::MastersStatus;
+use view::masters::{AllMasters, MastersStatus};
 use view::output::{Usage, chain};
 use view::status_cache::{Connecting, Masters};
 
@@ -92,8 +92,8 @@ impl Origin {
         if state.running().next().is_none() {
             return format!("its cluster is not running: start it again with `mrctl up{dir}`");
         }
-        if master == Kind::Namenode && state.namenodes().count() > 1 {
-            return group_advice(&state, &dir);
+        if state.masters_of(master).count() > 1 {
+            return group_advice(&state, master, &dir);
         }
         match state.find(name, None) {
             Ok(daemon) if daemon.identity.is_frozen() => {
@@ -125,14 +125,15 @@ impl Origin {
     }
 }
 
-/// Returns advice about several NameNodes of which none serves. `dir` is the `--dir` flag of the
+/// Returns advice about several masters of a kind of which none serves. `dir` is the `--dir` flag of the
 /// cluster folder.
-fn group_advice(state: &ClusterState, dir: &str) -> String {
+fn group_advice(state: &ClusterState, kind: Kind, dir: &str) -> String {
     let dead: Vec<&str> =
-        state.namenodes().filter(|one| !one.is_running()).map(|one| one.name.as_str()).collect();
-    let frozen = state.namenodes().find(|one| one.is_frozen());
+        state.masters_of(kind).filter(|one| !one.is_running()).map(|one| one.name.as_str()).collect();
+    let frozen = state.masters_of(kind).find(|one| one.is_frozen());
+    let title = if kind == Kind::Jobtracker { "JobTrackers" } else { "NameNodes" };
     match (dead.as_slice(), frozen) {
-        ([], None) => "all NameNodes are running: `mrctl masters` shows what they do".into(),
+        ([], None) => format!("all {title} are running: `mrctl masters` shows what they do"),
         ([], Some(frozen)) => frozen.frozen_advice(dir),
         ([one], _) => format!("{one} has died: start it again with `mrctl up{dir}`"),
         (several, _) => format!("{} have died: start them again with `mrctl up{dir}`", several.join(" and ")),
@@ -204,19 +205,32 @@ impl Target {
         }
     }
 
-    /// Asks all NameNodes at once what they do. Waits for `limit` at most.
-    pub async fn namenodes(&self, limit: Duration) -> Result<MastersStatus> {
-        self.namenodes_as(None, limit).await
+    /// Asks all masters of this kind at once what they do. Waits for `limit` at most.
+    pub async fn masters(&self, kind: Role, limit: Duration) -> Result<MastersStatus> {
+        self.masters_as(kind, None, limit).await
     }
 
-    /// Like [`Self::namenodes`], with other credentials than those of the caller if given.
-    pub async fn namenodes_as(&self, own: Option<Credentials>, limit: Duration) -> Result<MastersStatus> {
-        let cwd = std::env::current_dir().context("cannot determine the current folder")?;
-        let found = self.find(&cwd)?;
-        let options = ClientOptions::new(&found.namenode, found.client.clone());
-        let options = options.with(own.map_or_else(|| client::credentials(&found.security), Ok)?);
-        let state = found.origin.0.as_deref().and_then(|folder| ClusterState::load(folder).ok().flatten());
-        Box::pin(ask_namenodes(&options, state.as_ref(), limit)).await
+    /// Like [`Self::masters`], with other credentials than those of the caller if given.
+    pub async fn masters_as(
+        &self,
+        kind: Role,
+        own: Option<Credentials>,
+        limit: Duration,
+    ) -> Result<MastersStatus> {
+        let (addrs, origin, security) = self.find_master(kind)?;
+        let credentials = own.map_or_else(|| client::credentials(&security), Ok)?;
+        let state = origin.0.as_deref().and_then(|folder| ClusterState::load(folder).ok().flatten());
+        Box::pin(ask_masters(kind, &addrs, credentials, state.as_ref(), limit)).await
+    }
+
+    /// Asks all NameNodes and all `JobTrackers` at once what they do.
+    pub async fn all_masters(&self, limit: Duration) -> Result<AllMasters> {
+        let namenodes = self.masters(Role::NameNode, limit);
+        if !self.has_jobtracker()? {
+            return Ok(AllMasters::new(vec![namenodes.await?]));
+        }
+        let (namenodes, jobtrackers) = tokio::join!(namenodes, self.masters(Role::JobTracker, limit));
+        Ok(AllMasters::new(vec![namenodes?, jobtrackers?]))
     }
 
     /// Returns a client that changes the group of the masters of this kind.

@@ -19,10 +19,9 @@ use tonic_health::pb::{
 
 /// Check whether a master serves requests
 ///
-/// Calls the gRPC health service of the master. Of several namenodes, it calls the one that leads;
-/// of several jobtrackers, each. In a closed cluster, the call uses the keys of the master's role if
-/// they are in the security folder (as in the pod of the master), else your credentials. Exit code 0
-/// if all that were called serve, 1 if not.
+/// Calls the gRPC health service of the master. Of several, it calls the one that leads. In a closed
+/// cluster, the call uses the keys of the master's role if they are in the security folder (as in the
+/// pod of the master), else your credentials. Exit code 0 if it serves, 1 if not.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl health namenode\n  \
     mrctl --config /etc/fermata/fermata.toml health jobtracker --within 2s")]
@@ -69,39 +68,20 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let (mut addrs, security) = target.master(role)?;
     let config = Config { security, ..Config::default() };
     let own = Credentials::of_daemon(&config, role).ok();
-    if role == Role::NameNode && addrs.len() > 1 {
+    if addrs.len() > 1 {
         // A group serves as long as a majority runs, and only its leader serves clients.
-        let all = target.namenodes_as(own.clone(), args.within.0).await?;
+        let all = target.masters_as(role, own.clone(), args.within.0).await?;
         let leader = all.leader.filter(|_| all.serves);
         addrs = leader.ok_or_else(|| anyhow::anyhow!(all.summary))?.into();
     }
     let credentials = own.map_or_else(|| client::credentials(&config.security), Ok)?;
-    if let [addr] = &*addrs {
-        let answer = check(&args, target, addr, &credentials).await?;
-        if args.json {
-            output::json(&answer)?;
-        } else {
-            output::line(answer.describe())?;
-        }
-        return Ok(if answer.serves { ExitCode::SUCCESS } else { ExitCode::FAILURE });
-    }
-    let mut answers = Vec::new();
-    for addr in addrs.iter() {
-        match check(&args, target, addr, &credentials).await {
-            Ok(answer) => answers.push(answer),
-            Err(error) => {
-                eprintln!("mrctl: {}", output::chain(&error));
-                answers.push(Answer { daemon: role.name(), addr, serves: false, safemode: None });
-            }
-        }
-    }
+    let answer = check(&args, target, &addrs[0], &credentials).await?;
     if args.json {
-        output::json(&answers)?;
+        output::json(&answer)?;
     } else {
-        answers.iter().try_for_each(|answer| output::line(answer.describe()))?;
+        output::line(answer.describe())?;
     }
-    let all_serve = answers.iter().all(|answer| answer.serves);
-    Ok(if all_serve { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if answer.serves { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Calls the health service of one master.

@@ -1,4 +1,4 @@
-//! `mrctl masters`: what each NameNode does, whether they serve, and changes of their group.
+//! `mrctl masters`: what each master does, whether they serve, and changes of their groups.
 
 #![allow(clippy::doc_markdown, reason = "doc comments here are help text, where backticks would be printed")]
 
@@ -17,21 +17,22 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause before a request is repeated.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Show which namenode leads, and change their group
+/// Show which namenode and which jobtracker lead, and change their groups
 ///
-/// Asks each namenode of the cluster. LAG is the number of log entries that it lacks, and CONTACT
-/// the time since the leader has heard from it; only the leader knows these. The exit code is 0 if
-/// one leads and a majority follows it, so that files can be read and written. The jobtracker is
-/// not shown: there is one.
+/// Asks each namenode and each jobtracker of the cluster. LAG is the number of log entries that it
+/// lacks, and CONTACT the time since the leader has heard from it; only the leader knows these. The
+/// exit code is 0 if one of each kind leads and a majority follows it, so that files can be read and
+/// written and jobs run.
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "Examples:\n  mrctl masters\n  mrctl masters --json\n  \
     mrctl masters transfer               let another namenode lead\n  \
+    mrctl masters transfer --daemon jobtracker\n  \
     mrctl masters add host4:9400\n  \
     mrctl masters remove host2:9400\n  \
     mrctl masters replace host2:9400 host4:9400\n  \
-    mrctl up --masters 3 --detach        start three namenodes (experimental)"
+    mrctl up --masters 3 --detach        start three masters of each kind (experimental)"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -123,12 +124,12 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     if let Some(change) = args.change {
         return make(change, target).await;
     }
-    let all = target.namenodes(args.within.0).await?;
+    let all = target.all_masters(args.within.0).await?;
     if args.json {
         output::json(&all)?;
     } else {
         output::print_table(&all.table())?;
-        output::line(&all.summary)?;
+        all.groups.iter().try_for_each(|group| output::line(&group.summary))?;
     }
     Ok(if all.serves { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

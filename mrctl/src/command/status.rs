@@ -8,6 +8,7 @@ use clusters::{
     local::{ClusterState, Layout, Overrides},
     locate::{Target, state_folder},
 };
+use security::Role;
 use serde::Serialize;
 use std::{
     os::unix::fs::MetadataExt,
@@ -17,13 +18,13 @@ use std::{
 };
 use view::masters::MastersStatus;
 
-/// How long to wait for the NameNodes.
+/// How long to wait for the masters.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Show the local cluster: its users and running daemons
 ///
 /// This command checks only that the processes are running and not frozen by a signal; `mrctl
-/// nodes` and `mrctl health` query the masters. Only several namenodes are asked which one leads.
+/// nodes` and `mrctl health` query the masters. Only several masters are asked which one leads.
 /// The exit code is 0 if all daemons are running. For a cluster on several machines use `mrctl
 /// cluster status`.
 #[derive(Debug, clap::Args)]
@@ -53,6 +54,8 @@ pub(crate) struct ClusterStatus {
     jobtracker: String,
     /// Which of several NameNodes leads; null if there is one, or if the cluster is stopped.
     namenodes: Option<MastersStatus>,
+    /// The same about several `JobTrackers`.
+    jobtrackers: Option<MastersStatus>,
     daemons: Vec<DaemonProcess>,
     /// One line per problem.
     warnings: Vec<String>,
@@ -109,24 +112,34 @@ impl ClusterStatus {
             namenode: state.namenode,
             jobtracker: state.jobtracker,
             namenodes: None,
+            jobtrackers: None,
             daemons,
         })
     }
 
-    /// Asks several NameNodes which one leads.
-    pub(crate) async fn ask_namenodes(&mut self) {
+    /// Asks several masters which one leads.
+    pub(crate) async fn ask_masters(&mut self) {
         let is_running = |one: &DaemonProcess| one.state == "running";
-        if !self.namenode.contains(',') || !self.daemons.iter().any(is_running) {
+        if !self.daemons.iter().any(is_running) {
             return;
         }
-        match Target::of_config(&self.config).namenodes(ANSWER_TIMEOUT).await {
-            Ok(all) => {
-                if !all.serves {
-                    self.state = "degraded";
-                }
-                self.namenodes = Some(all);
+        let target = Target::of_config(&self.config);
+        for (role, addrs, answer) in [
+            (Role::NameNode, &self.namenode, &mut self.namenodes),
+            (Role::JobTracker, &self.jobtracker, &mut self.jobtrackers),
+        ] {
+            if !addrs.contains(',') {
+                continue;
             }
-            Err(error) => self.warnings.push(output::chain(&error)),
+            match target.masters(role, ANSWER_TIMEOUT).await {
+                Ok(all) => {
+                    if !all.serves {
+                        self.state = "degraded";
+                    }
+                    *answer = Some(all);
+                }
+                Err(error) => self.warnings.push(output::chain(&error)),
+            }
         }
     }
 
@@ -164,7 +177,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
         );
     }
     let mut status = ClusterStatus::of(&folder)?;
-    status.ask_namenodes().await;
+    status.ask_masters().await;
     let code = if status.state == "running" { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if args.json {
         output::json(&status)?;
@@ -172,8 +185,8 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     }
     let ClusterStatus { state, access, users, folder, .. } = &status;
     output::line(format!("{state}, {access} ({users} can use it); folder {}", folder.display()))?;
-    if let Some(namenodes) = &status.namenodes {
-        output::line(&namenodes.summary)?;
+    for group in [&status.namenodes, &status.jobtrackers].into_iter().flatten() {
+        output::line(&group.summary)?;
     }
     for warning in &status.warnings {
         eprintln!("mrctl: warning: {warning}");

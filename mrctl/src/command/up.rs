@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use clusters::{
     folder::{DEFAULT_FOLDER, dir_flag},
     local::{
-        ClusterState, Kind, Launch, Layout, Overrides, await_files, await_namenodes, describe_failure, lock,
+        ClusterState, Kind, Launch, Layout, Overrides, await_files, await_masters, describe_failure, lock,
         lost_data, restart,
     },
     trust,
@@ -39,9 +39,9 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 /// stays on, the running daemons are kept: a warning names the problem, the state is "degraded",
 /// and with --detach the exit code is 1.
 ///
-/// With --masters 3 the file system survives the loss of a namenode: the namenodes are a group, in
-/// which a majority must run. This is experimental: use it for trials only. There is still one
-/// jobtracker. `mrctl masters` shows which namenode leads.
+/// With --masters 3 the cluster survives the loss of a namenode and of a jobtracker: those of each
+/// kind are a group, in which a majority must run. This is experimental: use it for trials only.
+/// `mrctl masters` shows which ones lead.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl up                                   run until Ctrl-C\n  \
@@ -49,15 +49,15 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(500);
     mrctl up --nodes 6 --racks 2 --replication 3 --detach\n  \
     mrctl up --config my.toml --detach         use your own settings\n  \
     mrctl up --open --detach                   allow clients without credentials\n  \
-    mrctl up --masters 3 --detach              three namenodes (experimental)\n\n\
+    mrctl up --masters 3 --detach              three masters of each kind (experimental)\n\n\
     `jobtracker --print-config` prints all settings with their defaults.")]
 pub(crate) struct Args {
     /// Number of nodes, each with a datanode and a tasktracker [default: 3, or as before in this
     /// folder]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=200))]
     nodes: Option<u32>,
-    /// Number of namenodes: 1, 3 or 5 [default: 1, or as before in this folder]. More than one is
-    /// experimental; there is one jobtracker in any case
+    /// Number of namenodes, and of jobtrackers: 1, 3 or 5 [default: 1, or as before in this folder].
+    /// More than one is experimental
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     masters: Option<u32>,
     /// Default number of replicas of a block [default: 2]
@@ -154,7 +154,7 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
     let layout = Layout::prepare(&args.dir, &overrides)?;
     note_fewer_nodes(&layout);
     if layout.masters > 1 {
-        eprintln!("mrctl: note: several NameNodes are experimental: use them for trials only");
+        eprintln!("mrctl: note: several masters are experimental: use them for trials only");
     }
     note_replication(&layout);
     note_access(&layout);
@@ -178,7 +178,7 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
     let code = if launch.warnings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if args.json {
         let mut status = ClusterStatus::of(&launch.layout.folder)?;
-        status.ask_namenodes().await;
+        status.ask_masters().await;
         status.add(&launch.warnings);
         output::json(&status)?;
         return if args.detach { Ok(code) } else { watch(&mut launch, stop, &dir, true).await };
@@ -293,9 +293,9 @@ async fn restart_daemons(folder: &Path, mut state: ClusterState, json: bool) -> 
         let restarted = restart(folder, &mut state, &daemon.name, daemon.kind).await;
         let started = state.find(&daemon.name, Some(daemon.kind))?;
         if let Err(error) = restarted {
-            // A master that does not start is an error, because the other daemons need it. Of several
-            // NameNodes, a majority suffices.
-            let may_fail = daemon.kind == Kind::Namenode && layout.masters > 1;
+            // A master that does not start is an error, because the other daemons need it. Of several,
+            // a majority suffices.
+            let may_fail = daemon.kind.is_master() && layout.masters > 1;
             if daemon.kind.is_master() && !may_fail {
                 return Err(error);
             }
@@ -310,7 +310,7 @@ async fn restart_daemons(folder: &Path, mut state: ClusterState, json: bool) -> 
     // The other DataNodes register again with a restarted NameNode.
     if dead.iter().any(|daemon| matches!(daemon.kind, Kind::Namenode | Kind::Datanode)) {
         let ready = async {
-            await_namenodes(&layout, &state).await?;
+            await_masters(&layout, &state, Kind::Namenode).await?;
             await_files(&layout, &state, true).await
         };
         if let Err(error) = Box::pin(ready).await {
@@ -318,9 +318,15 @@ async fn restart_daemons(folder: &Path, mut state: ClusterState, json: bool) -> 
             eprintln!("mrctl: warning: {}", output::chain(&error));
         }
     }
+    if dead.iter().any(|daemon| daemon.kind == Kind::Jobtracker)
+        && let Err(error) = Box::pin(await_masters(&layout, &state, Kind::Jobtracker)).await
+    {
+        warnings.push(output::chain(&error));
+        eprintln!("mrctl: warning: {}", output::chain(&error));
+    }
     if json {
         let mut status = ClusterStatus::of(folder)?;
-        status.ask_namenodes().await;
+        status.ask_masters().await;
         status.add(&warnings);
         output::json(&status)?;
     }
@@ -332,10 +338,13 @@ fn ready_message(launch: &Launch) -> String {
     let racks = if layout.racks == 1 { String::new() } else { format!(" in {} racks", layout.racks) };
     let nodes = output::count(layout.nodes.into(), "node");
     let word = if launch.warnings.is_empty() { "ready" } else { "degraded" };
-    let namenodes = if layout.masters == 1 { "namenode" } else { "namenodes" };
+    let [namenodes, jobtrackers] = match layout.masters {
+        1 => ["namenode", "jobtracker"],
+        _ => ["namenodes", "jobtrackers"],
+    };
     format!(
-        "{word}: jobtracker at {}, {namenodes} at {}, {nodes}{racks}, replication {}, blocks of {}, {}; folder {}",
-        state.jobtracker,
+        "{word}: {jobtrackers} at {}, {namenodes} at {}, {nodes}{racks}, replication {}, blocks of {}, {}; folder {}",
+        state.jobtracker.replace(',', ", "),
         state.namenode.replace(',', ", "),
         layout.config.namenode.replication,
         layout.config.namenode.block_size,

@@ -99,6 +99,6 @@ fn hash_input(fact: &Fact) -> Option<[u64; 3]> {
             [29, attempt_bits(*id), u64::from(*refusals)]
         }
         Fact::PreemptionDeadlineSet { attempt: id, until } => [30, attempt_bits(*id), until.0],
-        Fact::RequestAnswered { .. } => return None,
+        Fact::RequestAnswered { .. } | Fact::StartRecorded { .. } => return None,
     })
 }

@@ -65,16 +65,9 @@ impl NameNodeConfig {
                 return refuse(key, value, "must be more than 0");
             }
         }
-        if self.member == 0 && !(self.join.is_empty() && self.advertise.is_empty()) {
-            let why = "must be the ID of this member, because namenode.join or namenode.advertise is set";
-            return refuse("namenode.member", "0".into(), why);
-        }
-        for addr in self.join.iter().chain(Some(&self.advertise).filter(|addr| !addr.is_empty())) {
-            if !is_host_port(addr) {
-                let key = if *addr == self.advertise { "namenode.advertise" } else { "namenode.join" };
-                return refuse(key, format!("{addr:?}"), "must be host:port, the port a number up to 65535");
-            }
-        }
+        let keys =
+            MemberKeys { member: "namenode.member", join: "namenode.join", advertise: "namenode.advertise" };
+        keys.check(self.member, &self.join, &self.advertise)?;
         let Self { dead_after, suspect_after, safemode_threshold, .. } = self;
         if dead_after <= suspect_after {
             let why = "must be longer than namenode.suspect_after";
@@ -87,6 +80,31 @@ impl NameNodeConfig {
         if !(0.0..=1.0).contains(safemode_threshold) {
             let why = "must be between 0 and 1";
             return refuse("namenode.safemode_threshold", safemode_threshold.to_string(), why);
+        }
+        Ok(())
+    }
+}
+
+/// The names of the settings of a member of a group.
+struct MemberKeys {
+    member: &'static str,
+    join: &'static str,
+    advertise: &'static str,
+}
+
+impl MemberKeys {
+    fn check(&self, member: u64, join: &[String], advertise: &str) -> Result<(), ConfigError> {
+        if member == 0 && !(join.is_empty() && advertise.is_empty()) {
+            let why =
+                format!("must be the ID of this member, because {} or {} is set", self.join, self.advertise);
+            return refuse(self.member, "0".into(), why);
+        }
+        let advertised = Some(advertise).filter(|addr| !addr.is_empty()).map(|addr| (self.advertise, addr));
+        for (key, addr) in join.iter().map(|addr| (self.join, addr.as_str())).chain(advertised) {
+            if !is_host_port(addr) {
+                let why = "must be host:port, the port a number up to 65535";
+                return refuse(key, format!("{addr:?}"), why);
+            }
         }
         Ok(())
     }
@@ -119,6 +137,12 @@ impl JobTrackerConfig {
             let why = format!("must be longer than jobtracker.suspect_after, {suspect_after}");
             return refuse("jobtracker.lost_after", lost_after.to_string(), why);
         }
+        let keys = MemberKeys {
+            member: "jobtracker.member",
+            join: "jobtracker.join",
+            advertise: "jobtracker.advertise",
+        };
+        keys.check(self.member, &self.join, &self.advertise)?;
         if self.forget_after < *lost_after {
             let why = format!("must be at least jobtracker.lost_after, {lost_after}");
             return refuse("jobtracker.forget_after", self.forget_after.to_string(), why);
@@ -213,6 +237,11 @@ mod tests {
             ("[namenode]\nblock_size = \"99999TiB\"", "namenode.block_size = "),
             ("[namenode]\njoin = [\"a:1\"]", "namenode.member = 0: must be the ID"),
             ("[namenode]\nmember = 2\njoin = [\"a:1\", \"b\"]", "namenode.join = \"b\": must be host:port"),
+            ("[jobtracker]\nadvertise = \"a:1\"", "jobtracker.member = 0: must be the ID"),
+            (
+                "[jobtracker]\nmember = 2\nadvertise = \"b\"",
+                "jobtracker.advertise = \"b\": must be host:port",
+            ),
             ("[client]\ndeadline = \"0s\"", "client.deadline = 0s"),
             ("[client]\nparallel_blocks = 0", "client.parallel_blocks = 0"),
             ("[datanode]\ndirs = []", "datanode.dirs = []"),

@@ -97,6 +97,10 @@ impl Durable {
                 self.answers.add(at, *request, refusal.clone());
                 Ok(())
             }
+            Fact::StartRecorded { start, accepted } => {
+                self.starts.add(*start, *accepted);
+                Ok(())
+            }
         }
     }
 

@@ -15,10 +15,12 @@ mod check;
 mod names;
 mod outputs;
 mod preempt;
+mod starts;
 
 pub use answers::Answers;
 pub use apply::ApplyError;
 pub use preempt::NotPreemptible;
+pub use starts::{Start, Starts};
 
 use super::Locality;
 use crate::{
@@ -64,6 +66,7 @@ pub struct Durable {
     next_tracker: u32,
     epoch: u64,
     answers: Answers,
+    starts: Starts,
 }
 
 impl Durable {
@@ -165,6 +168,11 @@ impl Durable {
     /// Returns the answers to requests of users.
     pub fn answers(&self) -> &Answers {
         &self.answers
+    }
+
+    /// Returns the starts of the `JobTrackers` of a group; empty without a group.
+    pub fn starts(&self) -> &Starts {
+        &self.starts
     }
 
     /// Returns how near a task's input is to a tracker.

@@ -8,13 +8,9 @@ use crate::namenode::{
         NodeReport, NodeState, Report, SafemodeStatus, Usage,
     },
 };
-use dfs_client::{
-    group::{GroupView, MemberRole, MemberStatus, to_reply},
-    ids::{BlockId, Nonce},
-};
+use dfs_client::ids::{BlockId, Nonce};
 use journal::backup::{Part, Parts};
-use proto::{dfs as pb, master::GroupReply};
-use replication::master::Journal;
+use proto::dfs as pb;
 use security::BlockKey;
 
 pub(crate) fn status(status: FileStatus) -> pb::FileStatus {
@@ -285,16 +281,4 @@ pub(crate) fn backup_chunk(part: Part) -> pb::BackupChunk {
         Part::End(files) => chunk.files = files,
     }
     chunk
-}
-
-/// Returns what this NameNode knows about its group. `epoch` is the newest that it has applied.
-pub(crate) fn group(journal: &Journal, epoch: u64) -> GroupReply {
-    let (id, status) = if let Some(member) = journal.member() {
-        (Some(member.id()), member.status())
-    } else {
-        let (role, records) = (MemberRole::Leader, journal.last_seq());
-        let (entries, applied) = (records, records);
-        (None, MemberStatus { role, term: 0, leader: None, entries, applied, peers: Vec::new() })
-    };
-    to_reply(GroupView { id, epoch, status })
 }

@@ -7,8 +7,8 @@
 //! terminal stops no daemon.
 
 use super::{
-    layout::{Layout, Role, is_empty},
-    masters::ask_namenodes,
+    layout::{Layout, OtherPorts, Role, is_empty},
+    masters::ask_masters,
     process::{Identity, cpu_seconds, end_processes, memory_bytes},
     state::{ClusterState, Daemon, Kind},
 };
@@ -103,6 +103,10 @@ impl Launch {
     }
 
     async fn start_jobtracker(&mut self) -> Result<()> {
+        if self.layout.masters > 1 {
+            self.state.jobtracker = self.layout.config.cluster.jobtracker.to_string();
+            return self.start_group(Kind::Jobtracker).await;
+        }
         let at = self.state.daemons.len();
         self.spawn(&Layout::jobtracker())?;
         self.state.jobtracker = self.await_daemon(at, Instant::now() + READY_TIMEOUT).await?;
@@ -154,38 +158,40 @@ impl Launch {
             launch.spawn(&Layout::namenode())?;
             launch.state.namenode = launch.await_daemon(0, Instant::now() + READY_TIMEOUT).await?;
         } else {
-            launch.start_group().await?;
+            launch.state.namenode = launch.layout.config.cluster.namenode.to_string();
+            launch.start_group(Kind::Namenode).await?;
         }
         Ok(launch)
     }
 
-    /// Starts the NameNodes of a group. If it has started completely before, a majority suffices.
-    async fn start_group(&mut self) -> Result<()> {
-        self.state.namenode = self.layout.config.cluster.namenode.to_string();
+    /// Starts the masters of a group. If it has started completely before, a majority suffices.
+    async fn start_group(&mut self, kind: Kind) -> Result<()> {
+        let is_new = self.layout.is_new_group(kind);
         let is_lost = |role: &Role| self.layout.is_lost_member(role);
-        let roles: Vec<Role> = self.layout.namenodes().filter(|role| !is_lost(role)).collect();
+        let roles: Vec<Role> = self.layout.masters_of(kind).filter(|role| !is_lost(role)).collect();
+        let first = self.state.daemons.len();
         let mut failures = Vec::new();
-        for (at, role) in roles.iter().enumerate() {
+        for role in &roles {
             self.spawn(role)?;
-            // In a new cluster, the first one forms the group, which the others join.
-            if at == 0 && !self.layout.formatted {
-                self.await_daemon(at, Instant::now() + READY_TIMEOUT).await?;
+            // The first one forms a new group, which the others join.
+            if is_new && self.state.daemons.len() == first + 1 {
+                self.await_daemon(first, Instant::now() + READY_TIMEOUT).await?;
             }
         }
         let deadline = Instant::now() + READY_TIMEOUT;
-        for at in 0..roles.len() {
+        for at in first..self.state.daemons.len() {
             if let Err(error) = self.await_daemon(at, deadline).await {
                 failures.push((at, error));
             }
         }
-        let is_enough = self.layout.formatted && self.layout.is_majority(roles.len() - failures.len());
+        let is_enough = !is_new && self.layout.is_majority(roles.len() - failures.len());
         for (at, error) in failures {
             if !is_enough {
                 return Err(error);
             }
             self.warnings.push(describe_failure(&self.state.daemons[at]));
         }
-        Box::pin(await_namenodes(&self.layout, &self.state)).await
+        Box::pin(await_masters(&self.layout, &self.state, kind)).await
     }
 
     /// Kills the NameNode and starts it again on another port, because another process may have
@@ -346,9 +352,10 @@ pub async fn restart(folder: &Path, state: &mut ClusterState, name: &str, kind: 
     let daemon = state.find(name, Some(kind))?;
     if daemon.is_member() && is_empty(&daemon.dir) {
         bail!(
-            "{} is missing or empty: {name} is not started, because a NameNode that has lost its folder must not vote; mount or \
+            "{} is missing or empty: {name} is not started, because a {} that has lost its folder must not vote; mount or \
              restore the folder",
-            daemon.dir.display()
+            daemon.dir.display(),
+            if kind == Kind::Jobtracker { "JobTracker" } else { "NameNode" }
         );
     }
     // Drop the handle: the process outlives this one and is identified by its PID from now on.
@@ -372,27 +379,32 @@ async fn connect(layout: &Layout, state: &ClusterState) -> Result<Client> {
     Ok(Client::connect(client_options(layout, state)?).await?)
 }
 
-/// Waits until one of several NameNodes leads, and all that are ready vote. Returns at once if there
-/// is only one.
-pub async fn await_namenodes(layout: &Layout, state: &ClusterState) -> Result<()> {
+/// Waits until one of several masters of a kind leads, and all that are ready vote. Returns at once if
+/// there is only one.
+pub async fn await_masters(layout: &Layout, state: &ClusterState, kind: Kind) -> Result<()> {
     if layout.masters == 1 {
         return Ok(());
     }
-    let options = client_options(layout, state)?;
+    let cluster = &layout.config.cluster;
+    let (role, addrs) = match kind {
+        Kind::Jobtracker => (security::Role::JobTracker, &cluster.jobtracker),
+        _ => (security::Role::NameNode, &cluster.namenode),
+    };
     let mut waiting = TimedWait::until(Instant::now() + READY_TIMEOUT);
     loop {
-        let all = ask_namenodes(&options, Some(state), ANSWER_TIMEOUT).await?;
+        let all = ask_masters(role, addrs, credentials(layout)?, Some(state), ANSWER_TIMEOUT).await?;
         let votes = |daemon: &Daemon| {
             all.masters.iter().any(|one| one.address == daemon.addr && one.votes == Some(true))
         };
         let is_ready =
             |daemon: &&Daemon| !daemon.addr.is_empty() && daemon.is_running() && !daemon.is_frozen();
-        if all.serves && state.namenodes().filter(is_ready).all(votes) {
+        if all.serves && state.masters_of(kind).filter(is_ready).all(votes) {
             return Ok(());
         }
         if waiting.is_over() {
             bail!(
-                "the NameNodes do not serve after {} s: {}",
+                "the {}s do not serve after {} s: {}",
+                role.title(),
                 waiting.since.elapsed().as_secs(),
                 all.summary
             );
@@ -502,37 +514,44 @@ fn choose_ports(asked: Option<u16>, before: Option<[u16; 2]>) -> Result<[u16; 2]
     Ok([namenode, choose([jobtracker, next], Some(namenode))?])
 }
 
-/// Returns the ports of the second and the following NameNodes: those of the last start, or free
-/// ones.
-fn choose_other_ports(layout: &Layout, taken: [u16; 2]) -> Result<Vec<u16>> {
-    if !layout.other_namenode_ports.is_empty() {
-        return Ok(layout.other_namenode_ports.clone());
+/// Returns the ports of the second and the following masters: those of the last start, or free ones.
+fn choose_other_ports(layout: &Layout, taken: [u16; 2]) -> Result<OtherPorts> {
+    let mut all = layout.other_ports.clone();
+    for kind in [Kind::Namenode, Kind::Jobtracker] {
+        if all.of(kind).is_empty() {
+            let mut taken = [&taken[..], &all.namenode, &all.jobtracker].concat();
+            let known = taken.len();
+            for _ in 1..layout.masters {
+                taken.push(find_free_port(std::iter::empty(), &taken)?);
+            }
+            let chosen = taken.split_off(known);
+            if kind == Kind::Jobtracker { all.jobtracker = chosen } else { all.namenode = chosen }
+        }
     }
-    let mut taken = taken.to_vec();
-    for _ in 1..layout.masters {
-        taken.push(find_free_port(std::iter::empty(), &taken)?);
-    }
-    Ok(taken.split_off(2))
+    Ok(all)
 }
 
-/// Fails if a NameNode of a group that has started before would get another port: the others know it
-/// by its address.
+/// Fails if a master of a group that has started before would get another port: the others know it by
+/// its address.
 fn check_group_ports(layout: &Layout, asked: Option<u16>) -> Result<()> {
-    let Some([first, _]) = layout.ports.filter(|_| layout.masters > 1) else { return Ok(()) };
+    let Some(ports) = layout.ports.filter(|_| layout.masters > 1) else { return Ok(()) };
+    let first = ports[0];
     if let Some(asked) = asked.filter(|asked| *asked != first) {
         bail!(Usage(format!(
             "--namenode-port {asked}: the first of several NameNodes keeps its port {first}, because the others know it by its \
              address: omit the flag"
         )));
     }
-    let ports = std::iter::once(first).chain(layout.other_namenode_ports.iter().copied());
-    if let Some((role, port)) = layout.namenodes().zip(ports).find(|(_, port)| !is_free(*port)) {
-        bail!(
-            "port {port} of {} is in use by another process, and NameNodes of a group keep their ports: end that process, and \
-             run `mrctl up{}` again",
-            role.name,
-            dir_flag(Some(&layout.folder))
-        );
+    for (kind, first) in [Kind::Namenode, Kind::Jobtracker].into_iter().zip(ports) {
+        let ports = std::iter::once(first).chain(layout.other_ports.of(kind).iter().copied());
+        if let Some((role, port)) = layout.masters_of(kind).zip(ports).find(|(_, port)| !is_free(*port)) {
+            bail!(
+                "port {port} of {} is in use by another process, and the masters of a group keep their ports: end that \
+                 process, and run `mrctl up{}` again",
+                role.name,
+                dir_flag(Some(&layout.folder))
+            );
+        }
     }
     Ok(())
 }

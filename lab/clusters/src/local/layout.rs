@@ -27,7 +27,7 @@ use view::output::Usage;
 pub struct Overrides {
     /// Number of nodes.
     pub nodes: Option<u32>,
-    /// Number of NameNodes.
+    /// Number of NameNodes, and of `JobTrackers`.
     pub masters: Option<u32>,
     /// Number of racks.
     pub racks: Option<u32>,
@@ -57,7 +57,7 @@ pub struct Overrides {
 pub(super) struct StoredLayout {
     pub(super) nodes: u32,
     pub(super) racks: u32,
-    /// Number of NameNodes; absent if there is one.
+    /// Number of NameNodes, and of `JobTrackers`; absent if there is one of each.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) masters: Option<u32>,
     /// Whether it was started with `--open`.
@@ -67,6 +67,9 @@ pub(super) struct StoredLayout {
     /// Ports of the second and the following NameNodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) other_namenode_ports: Vec<u16>,
+    /// Ports of the second and the following `JobTrackers`. Earlier builds had one in any case.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) other_jobtracker_ports: Vec<u16>,
     /// The parent of the folders of the trackers, if it is not in the cluster folder.
     pub(super) tasks: Option<PathBuf>,
     /// Whether the complete cluster has started once, so that its masters have data.
@@ -95,14 +98,20 @@ impl StoredLayout {
             Ok(shape) if shape.masters() as usize != shape.other_namenode_ports.len() + 1 => {
                 "the number of NameNodes and that of their ports differ".to_owned()
             }
+            Ok(shape)
+                if !shape.other_jobtracker_ports.is_empty()
+                    && shape.masters() as usize != shape.other_jobtracker_ports.len() + 1 =>
+            {
+                "the number of JobTrackers and that of their ports differ".to_owned()
+            }
             Ok(shape) if shape.nodes > 0 => return Ok(Some(shape)),
             Ok(_) => "the number of nodes is missing".to_owned(),
             Err(error) => error.to_string(),
         };
         bail!(
             "{} is damaged ({why}): it has the number of nodes and racks of this cluster; restore it, or write {{\"nodes\": N, \
-             \"racks\": R, \"formatted\": true}} to it with the numbers of this cluster (for several NameNodes also their number as \
-             \"masters\", and the ports of all but the first as \"other_namenode_ports\")",
+             \"racks\": R, \"formatted\": true}} to it with the numbers of this cluster (for several masters also their number as \
+             \"masters\", and the ports of all but the first as \"other_namenode_ports\" and \"other_jobtracker_ports\")",
             path.display()
         )
     }
@@ -126,8 +135,8 @@ pub struct Layout {
     pub folder: PathBuf,
     /// Number of nodes, named node1 to nodeN.
     pub nodes: u32,
-    /// Number of NameNodes, named namenode, namenode2 to namenodeM. If there are several, they are
-    /// a group.
+    /// Number of NameNodes, named namenode, namenode2 to namenodeM, and of `JobTrackers`, named
+    /// likewise. If there are several, those of each kind are a group.
     pub masters: u32,
     /// Number of racks, named rack1 to rackR.
     pub racks: u32,
@@ -137,12 +146,13 @@ pub struct Layout {
     pub nodes_before: Option<u32>,
     /// Ports of the namenode and the jobtracker at the last start.
     pub ports: Option<[u16; 2]>,
-    /// Ports of the second and the following NameNodes.
-    pub(super) other_namenode_ports: Vec<u16>,
+    pub(super) other_ports: OtherPorts,
     /// Whether every local account may use it.
     pub open: bool,
     /// Whether the complete cluster has started once, so that its masters have data.
     pub formatted: bool,
+    /// Whether an earlier build has started it with one JobTracker, although it has several NameNodes.
+    is_first_group: bool,
     /// The number of nodes that had data at the last start.
     nodes_known: u32,
     /// The configured replication, if it was reduced because there are fewer nodes.
@@ -154,6 +164,19 @@ pub struct Layout {
     pub(super) account: Option<TaskAccount>,
 }
 
+/// Ports of the second and the following masters of each kind.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct OtherPorts {
+    pub(super) namenode: Vec<u16>,
+    pub(super) jobtracker: Vec<u16>,
+}
+
+impl OtherPorts {
+    pub(super) fn of(&self, kind: Kind) -> &[u16] {
+        if kind == Kind::Jobtracker { &self.jobtracker } else { &self.namenode }
+    }
+}
+
 /// Name, kind and rack of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Role {
@@ -161,7 +184,7 @@ pub struct Role {
     pub name: String,
     /// The kind of daemon.
     pub kind: Kind,
-    /// The rack; empty for the NameNode and the JobTracker.
+    /// The rack; empty for the masters.
     pub rack: String,
 }
 
@@ -269,7 +292,7 @@ fn relax_confinement(config: &mut Config, own_secret: bool, own_account: bool, l
 }
 
 const NODES_DEFAULT: u32 = 3;
-/// The possible numbers of NameNodes.
+/// The possible numbers of masters of each kind.
 const MASTERS: [u32; 3] = [1, 3, 5];
 const NODES_MAX: u32 = 200;
 
@@ -345,7 +368,8 @@ impl Layout {
             masters: (self.masters > 1).then_some(self.masters),
             open: self.open,
             ports: self.ports,
-            other_namenode_ports: self.other_namenode_ports.clone(),
+            other_namenode_ports: self.other_ports.namenode.clone(),
+            other_jobtracker_ports: self.other_ports.jobtracker.clone(),
             tasks: (self.tasks != own).then(|| self.tasks.clone()),
             formatted: self.formatted,
             replication_wanted: self.replication_wanted,
@@ -366,54 +390,101 @@ impl Layout {
     }
 
     /// Fails if the folder of a master had data and is empty now, because its disk may not be
-    /// mounted. With `renew_jobs`, the folder of the JobTracker may be empty.
+    /// mounted. Of several, a majority of the folders suffices. With `renew_jobs`, the folders of all
+    /// `JobTrackers` may be empty.
     pub fn check_masters(&self, renew_jobs: bool) -> Result<()> {
         let flag = crate::folder::dir_flag(Some(&self.folder));
-        let lost = |role: &Role| self.formatted && is_empty(&self.data_dir(role));
-        let namenodes = self.namenodes().filter(&lost).map(|role| self.data_dir(&role));
-        let namenodes: Vec<PathBuf> = namenodes.collect();
+        let lost = |kind| -> Vec<PathBuf> {
+            let had_data = |role: &Role| self.had_data(role) && is_empty(&self.data_dir(role));
+            self.masters_of(kind).filter(had_data).map(|role| self.data_dir(&role)).collect()
+        };
+        let namenodes = lost(Kind::Namenode);
         if let [first, ..] = namenodes.as_slice()
             && !self.is_majority(self.masters as usize - namenodes.len())
         {
-            let more = match namenodes.len() - 1 {
-                0 => String::new(),
-                more => format!(" ({more} more of {} NameNodes)", self.masters),
-            };
             bail!(
-                "{} is missing or empty{more}, and this cluster had files: mount or restore it, or start a new cluster: `mrctl down{flag} --purge` removes \
+                "{} is missing or empty{}, and this cluster had files: mount or restore it, or start a new cluster: `mrctl down{flag} --purge` removes \
                  the remaining data, then `mrctl up{flag}` creates a new cluster",
-                first.display()
+                first.display(),
+                self.more_are_lost(namenodes.len(), "NameNode")
             );
         }
-        let jobtracker = Self::jobtracker();
-        if lost(&jobtracker) && !renew_jobs {
+        let jobtrackers = lost(Kind::Jobtracker);
+        let Some(first) = jobtrackers.first() else { return Ok(()) };
+        let number = jobtrackers.len();
+        if !renew_jobs && !self.is_majority(self.masters as usize - number) {
             bail!(
-                "{} is missing or empty, and this cluster had jobs: mount or restore it, or start without these jobs: \
+                "{} is missing or empty{}, and this cluster had jobs: mount or restore it, or start without these jobs: \
                  `mrctl up{flag} --format jobtracker`, which numbers jobs from job_1 again",
-                self.data_dir(&jobtracker).display()
+                first.display(),
+                self.more_are_lost(number, "JobTracker")
+            );
+        }
+        let left = self.masters_of(Kind::Jobtracker).find(|role| !is_empty(&self.data_dir(role)));
+        if let Some(left) = left.filter(|_| renew_jobs && !self.is_majority(self.masters as usize - number)) {
+            bail!(
+                "--format jobtracker: {} has jobs, and the folders of {number} of {} JobTrackers are missing or empty: mount or \
+                 restore these, or remove this one, too",
+                self.data_dir(&left).display(),
+                self.masters
             );
         }
         Ok(())
     }
 
-    /// Returns whether so many of the NameNodes can serve.
-    pub fn is_majority(&self, namenodes: usize) -> bool {
-        2 * namenodes > self.masters as usize
+    /// Returns how many masters of a kind have lost their folder besides the first, in brackets.
+    fn more_are_lost(&self, lost: usize, title: &str) -> String {
+        match lost - 1 {
+            0 => String::new(),
+            more => format!(" ({more} more of {} {title}s)", self.masters),
+        }
     }
 
-    /// Returns whether a NameNode of a group has lost its folder. It must not vote again: the votes
-    /// and the edits that it has acknowledged are gone.
+    /// Returns whether so many of the masters of one kind can serve.
+    pub fn is_majority(&self, masters: usize) -> bool {
+        2 * masters > self.masters as usize
+    }
+
+    /// Returns whether a master had data at the last start. Earlier builds started one JobTracker
+    /// beside several NameNodes.
+    fn had_data(&self, role: &Role) -> bool {
+        let was_started = match role.kind {
+            Kind::Jobtracker if *role != Self::jobtracker() => !self.is_first_group,
+            _ => true,
+        };
+        self.formatted && was_started
+    }
+
+    /// Returns whether the group of the masters of this kind has not been formed yet: it is new, or
+    /// all of its folders are to be new.
+    pub(super) fn is_new_group(&self, kind: Kind) -> bool {
+        let mut roles = self.masters_of(kind);
+        !self.formatted
+            || (kind == Kind::Jobtracker
+                && (self.is_first_group || roles.all(|role| is_empty(&self.data_dir(&role)))))
+    }
+
+    /// Returns whether a master of a group has lost its folder. It must not vote again: the votes
+    /// and the changes that it has acknowledged are gone.
     pub(super) fn is_lost_member(&self, role: &Role) -> bool {
-        self.masters > 1 && self.formatted && is_empty(&self.data_dir(role))
+        self.masters > 1
+            && self.had_data(role)
+            && !self.is_new_group(role.kind)
+            && is_empty(&self.data_dir(role))
     }
 
-    /// Returns a warning for each NameNode of a group and each DataNode that had data at the last
-    /// start and has lost its folder.
+    /// Returns a warning for each master of a group and each DataNode that had data at the last start
+    /// and has lost its folder.
     pub fn lost_data(&self) -> Vec<String> {
-        let members = self.namenodes().filter(|role| self.is_lost_member(role)).map(|role| {
+        let masters = self.masters_of(Kind::Namenode).chain(self.masters_of(Kind::Jobtracker));
+        let members = masters.filter(|role| self.is_lost_member(role)).map(|role| {
+            let (title, data) = match role.kind {
+                Kind::Jobtracker => ("JobTracker", "jobs"),
+                _ => ("NameNode", "files"),
+            };
             format!(
-                "{} is missing or empty: {} is not started, because a NameNode that has lost its folder must not vote; the \
-                 others have all files; run `mrctl down`, and mount or restore the folder",
+                "{} is missing or empty: {} is not started, because a {title} that has lost its folder must not vote; the \
+                 others have all {data}; run `mrctl down`, and mount or restore the folder",
                 self.data_dir(&role).display(),
                 role.name
             )
@@ -446,17 +517,21 @@ impl Layout {
             )
         })?;
         if let Some(before) = masters_before.filter(|before| *before != masters) {
-            let (has, flag) =
-                (view::output::count(before.into(), "NameNode"), crate::folder::dir_flag(Some(&folder)));
+            let (has, flag) = (
+                view::output::count(before.into(), "master") + " of each kind",
+                crate::folder::dir_flag(Some(&folder)),
+            );
             bail!(Usage(format!(
                 "--masters {masters}: the cluster in {} has {has}, and this number cannot be changed yet: omit the flag, or choose \
                  another --dir, or remove the cluster with all files (`mrctl down{flag} --purge`)",
                 folder.display()
             )));
         }
-        // The members of the group get these as flags.
+        // The members of the groups get these as flags.
         (config.namenode.member, config.namenode.join) = (0, Vec::new());
         config.namenode.advertise = String::new();
+        (config.jobtracker.member, config.jobtracker.join) = (0, Vec::new());
+        config.jobtracker.advertise = String::new();
         config.namenode.dir = folder.join("data/namenode");
         config.namenode.safemode_nodes_min = config.namenode.safemode_nodes_min.min(nodes);
         // The file in the folder has the reduced value of the last start.
@@ -507,7 +582,11 @@ impl Layout {
             config,
             nodes_before,
             ports: before.ports,
-            other_namenode_ports: before.other_namenode_ports,
+            is_first_group: before.formatted && masters > 1 && before.other_jobtracker_ports.is_empty(),
+            other_ports: OtherPorts {
+                namenode: before.other_namenode_ports,
+                jobtracker: before.other_jobtracker_ports,
+            },
             open,
             formatted: before.formatted,
             nodes_known,
@@ -519,13 +598,16 @@ impl Layout {
     }
 
     /// Writes `fermata.toml` for daemons and clients, with the ports of the masters, and stores the
-    /// ports. `others` are those of the second and the following NameNodes.
-    pub(super) fn write_config(&mut self, ports: [u16; 2], others: Vec<u16>) -> Result<()> {
+    /// ports. `others` are those of the second and the following masters.
+    pub(super) fn write_config(&mut self, ports: [u16; 2], others: OtherPorts) -> Result<()> {
+        let addrs = |first: u16, others: &[u16]| {
+            let all = std::iter::once(&first).chain(others).map(|port| format!("127.0.0.1:{port}"));
+            all.collect::<Vec<_>>().join(",")
+        };
         let [namenode, jobtracker] = ports;
-        let namenodes = std::iter::once(&namenode).chain(&others).map(|port| format!("127.0.0.1:{port}"));
-        self.config.cluster.namenode = namenodes.collect::<Vec<_>>().join(",").into();
-        self.config.cluster.jobtracker = format!("127.0.0.1:{jobtracker}").into();
-        (self.ports, self.other_namenode_ports) = (Some(ports), others);
+        self.config.cluster.namenode = addrs(namenode, &others.namenode).into();
+        self.config.cluster.jobtracker = addrs(jobtracker, &others.jobtracker).into();
+        (self.ports, self.other_ports) = (Some(ports), others);
         let path = self.config_file();
         let mode = if self.open { USUAL } else { PRIVATE };
         replace(&path, self.config.print().as_bytes(), mode, false)
@@ -543,17 +625,18 @@ impl Layout {
         Role { name: "namenode".into(), kind: Kind::Namenode, rack: String::new() }
     }
 
-    /// Returns the roles of all NameNodes, in order.
-    pub fn namenodes(&self) -> impl Iterator<Item = Role> + use<> {
-        (1..=self.masters).map(|number| match number {
-            1 => Self::namenode(),
-            _ => Role { name: format!("namenode{number}"), ..Self::namenode() },
-        })
-    }
-
-    /// Returns the role of the JobTracker.
+    /// Returns the role of the first JobTracker.
     pub fn jobtracker() -> Role {
         Role { name: "jobtracker".into(), kind: Kind::Jobtracker, rack: String::new() }
+    }
+
+    /// Returns the roles of all masters of this kind, in order.
+    pub fn masters_of(&self, kind: Kind) -> impl Iterator<Item = Role> + use<> {
+        let first = if kind == Kind::Jobtracker { Self::jobtracker() } else { Self::namenode() };
+        (1..=self.masters).map(move |number| match number {
+            1 => first.clone(),
+            _ => Role { name: format!("{}{number}", first.name), ..first.clone() },
+        })
     }
 
     /// Returns the roles of the daemons of this kind on all nodes, in order. Nodes are assigned to
@@ -590,9 +673,11 @@ impl Layout {
         let path = |path: PathBuf| path.to_string_lossy().into_owned();
         let mut args = vec!["--config".into(), path(self.config_file())];
         match role.kind {
-            Kind::Namenode => {
-                let addrs = &self.config.cluster.namenode;
-                let at = self.namenodes().position(|one| one == *role).unwrap_or(0);
+            Kind::Namenode | Kind::Jobtracker => {
+                let cluster = &self.config.cluster;
+                let addrs =
+                    if role.kind == Kind::Jobtracker { &cluster.jobtracker } else { &cluster.namenode };
+                let at = self.masters_of(role.kind).position(|one| one == *role).unwrap_or(0);
                 args.extend(["--listen".into(), addrs[at].clone()]);
                 if self.masters > 1 {
                     args.extend(["--member".into(), (at + 1).to_string()]);
@@ -603,7 +688,6 @@ impl Layout {
                     args.extend(["--join".into(), others.collect::<Vec<_>>().join(",")]);
                 }
             }
-            Kind::Jobtracker => args.extend(["--listen".into(), self.config.cluster.jobtracker.to_string()]),
             Kind::Datanode | Kind::Tasktracker => args.extend([
                 "--node".into(),
                 role.name.clone(),
@@ -634,6 +718,10 @@ mod tests {
             let error = Layout::prepare(&path, &Overrides::default()).unwrap_err();
             assert!(error.is::<Usage>() && error.to_string().contains(why), "{error}");
         }
+    }
+
+    fn others() -> OtherPorts {
+        OtherPorts { namenode: vec![11, 12], jobtracker: vec![13, 14] }
     }
 
     fn plan(before: Option<StoredLayout>, overrides: Overrides) -> Result<Layout> {
@@ -710,7 +798,7 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
         first.make().unwrap();
         first.config.namenode.block_size = Bytes::mib(8);
-        first.write_config([9, 10], Vec::new()).unwrap();
+        first.write_config([9, 10], OtherPorts::default()).unwrap();
         let second = Layout::prepare(folder.path(), &Overrides::default()).unwrap();
         assert_eq!((second.nodes, second.racks), (4, 2));
         assert_eq!(second.config.namenode.block_size, Bytes::mib(8));
@@ -725,19 +813,23 @@ mod tests {
         let three = Overrides { masters: Some(3), ..Overrides::default() };
         let mut layout = Layout::prepare(folder.path(), &three).unwrap();
         layout.make().unwrap();
-        layout.write_config([9, 10], vec![11, 12]).unwrap();
+        layout.write_config([9, 10], others()).unwrap();
         let stored = Layout::prepare(folder.path(), &Overrides::default()).unwrap();
-        assert_eq!(
-            (stored.masters, stored.ports, stored.other_namenode_ports.clone()),
-            (3, Some([9, 10]), vec![11, 12])
-        );
+        assert_eq!((stored.masters, stored.ports, stored.other_ports.clone()), (3, Some([9, 10]), others()));
         assert_eq!(layout.config.cluster.namenode.to_string(), "127.0.0.1:9,127.0.0.1:11,127.0.0.1:12");
-        let args: Vec<String> = layout.namenodes().map(|role| layout.args(&role).join(" ")).collect();
+        let args: Vec<String> =
+            layout.masters_of(Kind::Namenode).map(|role| layout.args(&role).join(" ")).collect();
         assert!(args[0].contains("--listen 127.0.0.1:9 --member 1 --dir") && !args[0].contains("--join"));
         let third = "--listen 127.0.0.1:12 --member 3 --join 127.0.0.1:9,127.0.0.1:11 --dir ";
         assert!(args[2].contains(third) && args[2].ends_with("/run/namenode3.ready"), "{}", args[2]);
         assert!(args[2].contains("/data/namenode3 "), "{}", args[2]);
-        assert!(layout.log(&layout.namenodes().nth(1).unwrap()).ends_with("logs/namenode2.log"));
+        let jobtracker = layout.masters_of(Kind::Jobtracker).nth(1).unwrap();
+        let second = "--listen 127.0.0.1:13 --member 2 --join 127.0.0.1:10,127.0.0.1:14 --dir ";
+        let args = layout.args(&jobtracker).join(" ");
+        assert!(args.contains(second) && args.contains("/data/jobtracker2 "), "{args}");
+        assert!(
+            layout.log(&layout.masters_of(Kind::Namenode).nth(1).unwrap()).ends_with("logs/namenode2.log")
+        );
         crate::local::remove_outside_folder(folder.path()).unwrap();
     }
 
@@ -751,8 +843,7 @@ mod tests {
         let one = || Some(StoredLayout { nodes: 3, racks: 1, ..StoredLayout::default() });
         assert_eq!(plan(one(), masters(1)).unwrap().masters, 1);
         let error = plan(one(), masters(3)).unwrap_err();
-        let refused =
-            "--masters 3: the cluster in /x/.fermata has 1 NameNode, and this number cannot be changed yet";
+        let refused = "--masters 3: the cluster in /x/.fermata has 1 master of each kind, and this number cannot be changed yet";
         assert!(error.is::<Usage>() && error.to_string().starts_with(refused), "{error}");
         let three = StoredLayout {
             masters: Some(3),
@@ -760,10 +851,16 @@ mod tests {
             ..one().unwrap_or_default()
         };
         assert_eq!(plan(Some(three.clone()), Overrides::default()).unwrap().masters, 3);
-        assert!(plan(Some(three), masters(1)).unwrap_err().to_string().contains("has 3 NameNodes"));
-        // The file of a cluster with one NameNode is as it was before there were several.
+        assert!(
+            plan(Some(three), masters(1)).unwrap_err().to_string().contains("has 3 masters of each kind")
+        );
+        // Earlier builds had one JobTracker beside several NameNodes: it becomes the first of a group.
+        let formatted = StoredLayout { formatted: true, ..three.clone() };
+        let layout = plan(Some(formatted), Overrides::default()).unwrap();
+        assert!(layout.is_new_group(Kind::Jobtracker) && !layout.is_new_group(Kind::Namenode));
+        // The file of a cluster with one master of each kind is as it was before there were several.
         let text = serde_json::to_string(&one()).unwrap();
-        assert!(!text.contains("masters") && !text.contains("other_namenode_ports"), "{text}");
+        assert!(!text.contains("masters") && !text.contains("other_"), "{text}");
     }
 
     #[test]
@@ -772,19 +869,30 @@ mod tests {
         let three = Overrides { masters: Some(3), ..Overrides::default() };
         let mut layout = Layout::prepare(folder.path(), &three).unwrap();
         layout.make().unwrap();
-        layout.write_config([9, 10], vec![11, 12]).unwrap();
+        layout.write_config([9, 10], others()).unwrap();
         layout.set_formatted().unwrap();
         let data = |name: &str| folder.path().join("data").join(name);
-        for name in ["namenode", "namenode2", "namenode3", "jobtracker"] {
+        for name in ["namenode", "namenode2", "namenode3", "jobtracker", "jobtracker2", "jobtracker3"] {
             fs::create_dir_all(data(name)).unwrap();
             fs::write(data(name).join("VERSION"), "").unwrap();
         }
         layout.check_masters(false).unwrap();
-        assert!(!layout.namenodes().any(|role| layout.is_lost_member(&role)));
+        assert!(!layout.masters_of(Kind::Namenode).any(|role| layout.is_lost_member(&role)));
         fs::remove_dir_all(data("namenode")).unwrap();
         layout.check_masters(false).unwrap();
         let lost = layout.lost_data();
         assert!(lost[0].contains("namenode is not started"), "{lost:?}");
+        fs::remove_dir_all(data("jobtracker3")).unwrap();
+        layout.check_masters(false).unwrap();
+        assert!(layout.lost_data()[1].contains("jobtracker3 is not started"), "{:?}", layout.lost_data());
+        fs::remove_dir_all(data("jobtracker")).unwrap();
+        let error = layout.check_masters(false).unwrap_err().to_string();
+        assert!(error.contains("data/jobtracker is missing or empty (1 more of 3 JobTrackers)"), "{error}");
+        let error = layout.check_masters(true).unwrap_err().to_string();
+        assert!(error.contains("data/jobtracker2 has jobs"), "{error}");
+        fs::remove_dir_all(data("jobtracker2")).unwrap();
+        layout.check_masters(true).unwrap();
+        assert!(layout.is_new_group(Kind::Jobtracker) && !layout.is_new_group(Kind::Namenode));
         fs::remove_dir_all(data("namenode3")).unwrap();
         let error = layout.check_masters(false).unwrap_err().to_string();
         assert!(error.contains("data/namenode is missing or empty (1 more of 3 NameNodes)"), "{error}");
@@ -886,7 +994,7 @@ mod tests {
             let overrides = Overrides { nodes: Some(nodes), replication, ..Overrides::default() };
             let mut layout = Layout::prepare(folder.path(), &overrides).unwrap();
             layout.make().unwrap();
-            layout.write_config([9, 10], Vec::new()).unwrap();
+            layout.write_config([9, 10], OtherPorts::default()).unwrap();
             (layout.config.namenode.replication, layout.replication_wanted)
         };
         assert_eq!(up(1, None), (1, Some(2)));
@@ -905,7 +1013,7 @@ mod tests {
             let mut layout =
                 Layout::prepare(folder.path(), &Overrides { open, ..Overrides::default() }).unwrap();
             layout.make().unwrap();
-            layout.write_config([9, 10], Vec::new()).unwrap();
+            layout.write_config([9, 10], OtherPorts::default()).unwrap();
             layout
         };
         let closed = prepare(None);

@@ -84,9 +84,9 @@ impl Daemon {
         }
     }
 
-    /// Returns whether it is a NameNode of a group.
+    /// Returns whether it is a master of a group.
     pub(super) fn is_member(&self) -> bool {
-        self.kind == Kind::Namenode && self.args.iter().any(|word| word == "--member")
+        self.kind.is_master() && self.args.iter().any(|word| word == "--member")
     }
 
     /// Returns whether its process is running.
@@ -129,10 +129,10 @@ impl Daemon {
 pub struct ClusterState {
     /// The address of the NameNode; with commas if there are several.
     pub namenode: String,
-    /// The address of the JobTracker; empty if there is none.
+    /// The address of the JobTracker; with commas if there are several; empty if there is none.
     #[serde(default)]
     pub jobtracker: String,
-    /// The daemons in the order of their start: the NameNodes, the DataNodes, the JobTracker, the
+    /// The daemons in the order of their start: the NameNodes, the DataNodes, the `JobTrackers`, the
     /// TaskTrackers.
     pub daemons: Vec<Daemon>,
 }
@@ -195,9 +195,9 @@ impl ClusterState {
         (!words.is_empty()).then(|| words.join(", "))
     }
 
-    /// Returns the NameNodes.
-    pub fn namenodes(&self) -> impl Iterator<Item = &Daemon> {
-        self.daemons.iter().filter(|daemon| daemon.kind == Kind::Namenode)
+    /// Returns the masters of this kind.
+    pub fn masters_of(&self, kind: Kind) -> impl Iterator<Item = &Daemon> {
+        self.daemons.iter().filter(move |daemon| daemon.kind == kind)
     }
 
     /// Returns the daemon called `name`, which must be of `kind` if that is given.
