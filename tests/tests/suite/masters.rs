@@ -26,7 +26,7 @@ fn list(all: &Value) -> &[Value] {
 }
 
 /// Returns the name of the NameNode that leads.
-fn leader(cluster: &Cluster) -> String {
+pub(crate) fn leader(cluster: &Cluster) -> String {
     eventually("a NameNode leads", || {
         let all = masters(cluster);
         let leader = list(&all).iter().find(|one| one["address"] == all["leader"])?;
