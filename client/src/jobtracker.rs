@@ -144,6 +144,14 @@ impl JobTracker {
         Ok(Self { masters, addrs, user, credentials, advice: None, listener: None })
     }
 
+    /// Returns a connection that acts on behalf of `user`. In a closed cluster only admins may do this.
+    pub fn acting_for(&self, user: &str) -> Result<Self> {
+        let user = user.parse().map_err(|_| {
+            Error::Invalid(format!("cannot act for user {user:?}: the name is not plain ASCII"))
+        })?;
+        Ok(Self { user, ..self.clone() })
+    }
+
     /// Sets the function that returns the advice in errors about an unreachable JobTracker.
     #[must_use]
     pub fn with_advice(self, advice: impl Fn() -> String + Send + Sync + 'static) -> Self {

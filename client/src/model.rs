@@ -7,9 +7,12 @@ use daemon::count;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use types::JobId;
+#[cfg(feature = "openapi")]
+use utoipa::ToSchema;
 
 /// The progress of a phase of a job.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct PhaseStatus {
     /// Number of tasks.
     pub total: u32,
@@ -52,6 +55,7 @@ impl PhaseStatus {
 
 /// A job. Times are in milliseconds since 1970.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Job {
     /// The ID, such as `job_7`.
     pub job: String,
@@ -100,6 +104,7 @@ pub struct Job {
 
 /// The work that preemption has saved and lost.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Preemption {
     /// Maps that were split.
     pub splits: u32,
@@ -173,6 +178,7 @@ pub fn attempt_of<'a>(tasks: &'a [Task], id: &str) -> Option<&'a Attempt> {
 
 /// A task and its attempts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Task {
     /// The ID, such as `job_7.m3`.
     pub task: String,
@@ -214,6 +220,7 @@ impl Task {
 
 /// An attempt of a task.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Attempt {
     /// The ID, such as `job_7.m3.0`.
     pub attempt: String,
@@ -257,6 +264,7 @@ pub struct Attempt {
 
 /// A TaskTracker.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Tracker {
     /// The name of the tracker.
     pub name: String,

@@ -4,9 +4,12 @@
 
 use serde::Serialize;
 use std::collections::BTreeMap;
+#[cfg(feature = "openapi")]
+use utoipa::ToSchema;
 
 /// Why a decision was made, or why a job or task waits.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Reason {
     /// The name of the rule, such as `locality-wait`.
     pub rule: String,
@@ -18,6 +21,7 @@ pub struct Reason {
 
 /// A scheduling decision about a job, or another event of the job.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct JobEvent {
     /// When the event happened, in milliseconds since 1970.
     pub at_ms: u64,
@@ -35,6 +39,7 @@ pub struct JobEvent {
 
 /// Why a job or a task waits.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct WhyReply {
     /// The ID of the job or task.
     pub of: String,
@@ -57,6 +62,7 @@ impl WhyReply {
 
 /// All policies, and those in use.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Schedulers {
     /// The policy in use; None if there is no cluster to ask.
     pub scheduler: Option<String>,
@@ -70,6 +76,7 @@ pub struct Schedulers {
 
 /// The time that a policy has needed for its decisions since the JobTracker started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct DecisionStats {
     /// The number of decision rounds.
     pub rounds: u64,
@@ -90,6 +97,7 @@ impl DecisionStats {
 
 /// A policy and its parameters.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Policy {
     /// The name of the policy.
     pub name: String,
@@ -105,6 +113,7 @@ pub struct Policy {
 
 /// A parameter of a policy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Parameter {
     /// The name of the parameter.
     pub key: String,
@@ -118,6 +127,7 @@ pub struct Parameter {
 
 /// How the decisions of the shadow policy differ from those of the policy in use.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Comparison {
     /// The policy in use.
     pub scheduler: String,
@@ -143,6 +153,7 @@ pub struct Comparison {
 
 /// One decision in which the two policies differ.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Difference {
     /// When the decision was made, in milliseconds since 1970.
     pub at_ms: u64,
@@ -158,6 +169,7 @@ pub struct Difference {
 
 /// The decision of one of the two policies.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Choice {
     /// The task that was launched, or the attempt that was preempted.
     pub task: String,
@@ -169,6 +181,7 @@ pub struct Choice {
 
 /// The measured speed of a tracker. A value is None until it is known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Throughput {
     /// The number of attempts that were measured.
     pub attempts: u32,

@@ -71,7 +71,7 @@ impl NameNode {
     }
 
     async fn stat(&self, path: &str) -> Result<(), Status> {
-        let request = StatRequest { path: path.into(), for_create: false, entries: 0 };
+        let request = StatRequest { path: path.into(), for_create: false, entries: 0, access: 0 };
         self.client().stat(request).await.map(drop)
     }
 }

@@ -1,14 +1,21 @@
-//! Answers HTTP requests: checks access, chooses the page, and sets the headers of all responses.
+//! Answers requests for pages: checks access, chooses the page, and sets the headers of all
+//! responses.
 
 use super::{
     guard::{Guard, Verdict, query_parameter},
     page::{self, Frame},
 };
-use http_body_util::Full;
-use hyper::{
-    Request, Response, StatusCode, Uri,
-    body::{Bytes, Incoming},
-    header::{self, HeaderName, HeaderValue},
+use axum::{
+    Router,
+    body::Body,
+    extract::{Path, Request, State},
+    http::{
+        StatusCode, Uri,
+        header::{self, HeaderName, HeaderValue},
+    },
+    middleware::{self, Next},
+    response::Response,
+    routing::get,
 };
 use sim::report::html::Html;
 use std::sync::Arc;
@@ -26,7 +33,9 @@ const STATIC_FILES: [(&str, &str, &str); 3] = [
     ("/icon.svg", "image/svg+xml", include_str!("icon.svg")),
 ];
 
-type Answer = Response<Full<Bytes>>;
+/// The status and contents of a page.
+type Page = (StatusCode, Frame);
+type Server = State<Arc<WebServer>>;
 
 /// The state of the web server.
 pub(super) struct WebServer {
@@ -34,67 +43,93 @@ pub(super) struct WebServer {
     pub(super) status_cache: StatusCache,
 }
 
+/// Returns the router of all pages and static files.
+pub(super) fn router(server: Arc<WebServer>) -> Router {
+    let mut router = Router::new()
+        .route("/", get(cluster))
+        .route("/nodes", get(nodes))
+        .route("/jobs", get(jobs))
+        .route("/job/{id}", get(job))
+        .route("/task/{id}", get(task))
+        .fallback(unknown_page);
+    for (path, kind, text) in STATIC_FILES {
+        router = router.route(path, get(async move || response(StatusCode::OK, kind, text)));
+    }
+    router.layer(middleware::from_fn_with_state(server.clone(), check)).with_state(server)
+}
+
+/// Checks the access to every page.
+async fn check(State(server): Server, request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let is_static = STATIC_FILES.iter().any(|(name, ..)| *name == path);
+    match server.guard.judge(request.method(), request.uri(), request.headers(), is_static) {
+        Verdict::Allowed => next.run(request).await,
+        Verdict::SetCookie { cookie } => set_cookie(path, &cookie),
+        Verdict::WrongOrigin => {
+            let text = "This server answers only for 127.0.0.1 and localhost, at the port of mrctl web. If you \
+                         forward the port with ssh, use the same port number.";
+            server.refusal(StatusCode::FORBIDDEN, "Wrong address", text)
+        }
+        Verdict::NoToken => {
+            let text = "Open the address that mrctl web has printed. It contains a token, because other accounts of \
+                         this machine can reach this port too. A token is valid once: press Enter where mrctl web \
+                         runs to get a new address.";
+            server.refusal(StatusCode::FORBIDDEN, "Token required", text)
+        }
+        Verdict::NotGet => {
+            let text = "These pages are read-only. Use the commands of mrctl to change something.";
+            let mut answer = server.refusal(StatusCode::METHOD_NOT_ALLOWED, "Read-only", text);
+            answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+            answer
+        }
+    }
+}
+
+async fn cluster(State(server): Server) -> Response {
+    let frame = page::cluster::page(&*server.status_cache.overview().await);
+    server.page_response(StatusCode::OK, frame)
+}
+
+async fn nodes(State(server): Server) -> Response {
+    let frame = page::nodes::page(&*server.status_cache.overview().await);
+    server.page_response(StatusCode::OK, frame)
+}
+
+async fn jobs(State(server): Server, uri: Uri) -> Response {
+    let number = page_number(&uri).unwrap_or(1);
+    let frame = page::jobs::page(&*server.status_cache.overview().await, number);
+    server.page_response(StatusCode::OK, frame)
+}
+
+async fn job(State(server): Server, Path(id): Path<String>, uri: Uri) -> Response {
+    let (status, frame) = match &*server.status_cache.job(&id).await {
+        Ok(details) => {
+            let view = page::tasks::View::new(query_parameter(&uri, "state"), page_number(&uri));
+            (StatusCode::OK, page::job::page(details, &view))
+        }
+        Err(error) => error_page(&id, error),
+    };
+    server.page_response(status, frame)
+}
+
+async fn task(State(server): Server, Path(id): Path<String>, uri: Uri) -> Response {
+    let (status, frame) = server.task_page(&id, &uri).await;
+    server.page_response(status, frame)
+}
+
+async fn unknown_page(State(server): Server) -> Response {
+    let text = QueryError::Unknown("There is no such page.".into());
+    let (status, frame) = error_page("Page not found", &text);
+    server.page_response(status, frame)
+}
+
+fn page_number(uri: &Uri) -> Option<usize> {
+    query_parameter(uri, "page").and_then(|text| text.parse().ok())
+}
+
 impl WebServer {
-    /// Returns the response to a request.
-    pub(super) async fn answer(&self, request: &Request<Incoming>) -> Answer {
-        let path = request.uri().path();
-        let file = STATIC_FILES.iter().find(|(name, ..)| *name == path);
-        match self.guard.judge(request.method(), request.uri(), request.headers(), file.is_some()) {
-            Verdict::Allowed => {}
-            Verdict::SetCookie { cookie } => return set_cookie(path, &cookie),
-            Verdict::WrongOrigin => {
-                let text = "This server answers only for 127.0.0.1 and localhost, at the port of mrctl web. If you \
-                             forward the port with ssh, use the same port number.";
-                return self.refusal(StatusCode::FORBIDDEN, "Wrong address", text);
-            }
-            Verdict::NoToken => {
-                let text = "Open the address that mrctl web has printed. It contains a token, because other accounts of \
-                             this machine can reach this port too. A token is valid once: press Enter where mrctl web \
-                             runs to get a new address.";
-                return self.refusal(StatusCode::FORBIDDEN, "Token required", text);
-            }
-            Verdict::NotGet => {
-                let text = "These pages are read-only. Use the commands of mrctl to change something.";
-                let mut answer = self.refusal(StatusCode::METHOD_NOT_ALLOWED, "Read-only", text);
-                answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
-                return answer;
-            }
-        }
-        if let Some((_, kind, text)) = file {
-            return response(StatusCode::OK, kind, (*text).into());
-        }
-        let (status, frame) = self.find_page(path, request.uri()).await;
-        self.page_response(status, frame)
-    }
-
-    /// Returns the page at a path.
-    async fn find_page(&self, path: &str, uri: &Uri) -> (StatusCode, Frame) {
-        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-        let number = |name| query_parameter(uri, name).and_then(|text| text.parse::<usize>().ok());
-        let found = |frame| (StatusCode::OK, frame);
-        match parts.as_slice() {
-            [] => found(page::cluster::page(&*self.status_cache.overview().await)),
-            ["nodes"] => found(page::nodes::page(&*self.status_cache.overview().await)),
-            ["jobs"] => {
-                found(page::jobs::page(&*self.status_cache.overview().await, number("page").unwrap_or(1)))
-            }
-            ["job", id] => match &*self.status_cache.job(id).await {
-                Ok(details) => {
-                    let view = page::tasks::View::new(query_parameter(uri, "state"), number("page"));
-                    found(page::job::page(details, &view))
-                }
-                Err(error) => error_page(id, error),
-            },
-            ["task", id] => self.task_page(id, uri).await,
-            _ => {
-                let text = QueryError::Unknown("There is no such page.".into());
-                error_page("Page not found", &text)
-            }
-        }
-    }
-
     /// Returns the page of a task or of one of its attempts.
-    async fn task_page(&self, id: &str, uri: &Uri) -> (StatusCode, Frame) {
+    async fn task_page(&self, id: &str, uri: &Uri) -> Page {
         let job = id.split('.').next().unwrap_or_default();
         let details: Arc<Result<JobDetails, QueryError>> = self.status_cache.job(job).await;
         let (owner, tasks) = match &*details {
@@ -128,21 +163,21 @@ impl WebServer {
         (StatusCode::OK, page::task::page(owner, tasks, task, why, log))
     }
 
-    fn refusal(&self, status: StatusCode, title: &str, text: &str) -> Answer {
+    fn refusal(&self, status: StatusCode, title: &str, text: &str) -> Response {
         self.page_response(status, page::message(title, text, false))
     }
 
-    fn page_response(&self, status: StatusCode, frame: Frame) -> Answer {
+    fn page_response(&self, status: StatusCode, frame: Frame) -> Response {
         let user = if self.guard.is_closed() { self.status_cache.user() } else { String::new() };
         // A page that refuses access does not show the name of the user.
         let user = if status == StatusCode::FORBIDDEN { String::new() } else { user };
         let page: Html = frame.render(&user);
-        response(status, "text/html; charset=utf-8", page.into_string().into())
+        response(status, "text/html; charset=utf-8", page.into_string())
     }
 }
 
 /// Returns the page for an error. If a master is unreachable, the page reloads regularly.
-fn error_page(what: &str, error: &QueryError) -> (StatusCode, Frame) {
+fn error_page(what: &str, error: &QueryError) -> Page {
     match error {
         QueryError::Unknown(text) => (StatusCode::NOT_FOUND, page::message(what, text, false)),
         QueryError::Forbidden(text) => (StatusCode::FORBIDDEN, page::message(what, text, false)),
@@ -152,8 +187,8 @@ fn error_page(what: &str, error: &QueryError) -> (StatusCode, Frame) {
 }
 
 /// Sets the cookie and redirects to the same page without the token in its address.
-fn set_cookie(path: &str, cookie: &str) -> Answer {
-    let mut answer = response(StatusCode::SEE_OTHER, "text/plain; charset=utf-8", Bytes::new());
+fn set_cookie(path: &str, cookie: &str) -> Response {
+    let mut answer = response(StatusCode::SEE_OTHER, "text/plain; charset=utf-8", Body::empty());
     // A path that begins with `//` would be an address of another host.
     let to = format!("/{}", path.trim_start_matches('/'));
     for (name, value) in [(header::LOCATION, to.as_str()), (header::SET_COOKIE, cookie)] {
@@ -164,8 +199,8 @@ fn set_cookie(path: &str, cookie: &str) -> Answer {
     answer
 }
 
-fn response(status: StatusCode, kind: &'static str, body: Bytes) -> Answer {
-    let mut answer = Response::new(Full::new(body));
+fn response(status: StatusCode, kind: &'static str, body: impl Into<Body>) -> Response {
+    let mut answer = Response::new(body.into());
     *answer.status_mut() = status;
     let headers: [(HeaderName, &'static str); 7] = [
         (header::CONTENT_TYPE, kind),

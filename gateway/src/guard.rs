@@ -9,7 +9,7 @@
 //!   address (in the history of a shell or a browser, in a list of processes), but not the cookie.
 //! - Only GET and HEAD are allowed, so a foreign page cannot change anything.
 
-use hyper::{HeaderMap, Method, Uri, header};
+use axum::http::{HeaderMap, Method, Uri, header};
 use sha2::{Digest, Sha256};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -121,13 +121,18 @@ impl Guard {
     }
 
     fn is_own_host(&self, host: &str) -> bool {
-        let (name, port) = match host.rsplit_once(':') {
-            Some((name, port)) if !port.contains(']') => (name, port.parse().ok()),
-            _ => (host, Some(80)),
-        };
-        let here = ["127.0.0.1", "localhost", "[::1]"].iter().any(|own| name.eq_ignore_ascii_case(own));
-        here && port == Some(self.port)
+        is_own_host(host, self.port)
     }
+}
+
+/// Returns whether `host` is a name of this machine with this port.
+pub(super) fn is_own_host(host: &str, own_port: u16) -> bool {
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, port)) if !port.contains(']') => (name, port.parse().ok()),
+        _ => (host, Some(80)),
+    };
+    let here = ["127.0.0.1", "localhost", "[::1]"].iter().any(|own| name.eq_ignore_ascii_case(own));
+    here && port == Some(own_port)
 }
 
 /// Compares two secrets by their hashes, so that the duration of the comparison reveals nothing

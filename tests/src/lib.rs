@@ -60,8 +60,8 @@ pub fn binaries() -> &'static PathBuf {
 /// to machines or into images; the binaries themselves if `strip` is missing.
 pub fn stripped_binaries() -> PathBuf {
     use std::{fs, time::UNIX_EPOCH};
-    const PROGRAMS: [&str; 7] =
-        ["namenode", "datanode", "jobtracker", "tasktracker", "mrtask", "mrctl", "wordcount-job"];
+    const PROGRAMS: [&str; 8] =
+        ["namenode", "datanode", "jobtracker", "tasktracker", "gateway", "mrtask", "mrctl", "wordcount-job"];
     let built = |name: &str| fs::metadata(binaries().join(name)).and_then(|file| file.modified()).ok();
     let newest = PROGRAMS.into_iter().filter_map(built).max().expect("the binaries are built");
     let stamp = newest.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();

@@ -39,6 +39,8 @@ pub struct Config {
     pub scheduler: SchedulerConfig,
     /// Settings of every TaskTracker.
     pub tasktracker: TaskTrackerConfig,
+    /// Settings of the gateway.
+    pub gateway: GatewayConfig,
     /// Credentials, admins and permissions.
     pub security: SecurityConfig,
 }
@@ -280,6 +282,34 @@ pub struct TaskTrackerConfig {
     pub isolation_timeout: Period,
     /// Free space to keep on each disk.
     pub reserve: Bytes,
+}
+
+/// `[gateway]`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GatewayConfig {
+    /// Address to listen on, `host:port`; port 0 chooses a free port.
+    pub listen: String,
+    /// Folder for the lock of the gateway. It has no data.
+    pub dir: PathBuf,
+    /// Maximum number of connections; further connections wait.
+    pub connections_max: usize,
+    /// Maximum number of concurrent requests of one identity.
+    pub user_requests_max: usize,
+    /// Maximum number of requests of one identity per second; 0 for no limit.
+    pub user_request_rate: u32,
+}
+
+impl Default for GatewayConfig {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:9870".into(),
+            dir: "fermata-data/gateway".into(),
+            connections_max: 1024,
+            user_requests_max: 128,
+            user_request_rate: 5000,
+        }
+    }
 }
 
 impl Default for JobTrackerConfig {

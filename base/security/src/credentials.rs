@@ -113,6 +113,22 @@ impl Credentials {
         Ok(Self::new(&name, Proof::Certificate, tls, Keyring::default(), Accounts::of_file(None)))
     }
 
+    /// Returns the credentials of a caller that has shown this token, for a program that forwards the
+    /// calls of others and has no rights of its own. The token is not verified: the servers do that.
+    pub fn of_shown_token(text: &str, settings: &SecurityConfig) -> Result<Self, SecurityError> {
+        let unusable = |why: String| SecurityError::Missing(format!("the token cannot be used: {why}"));
+        let name = Token::read(text).map_err(|why| unusable(why.to_string()))?.name;
+        let token = text.parse().map_err(|_| unusable("it is not plain text".into()))?;
+        let tls = if settings.dir.as_os_str().is_empty() {
+            None
+        } else {
+            let pem = Pem::authority_in(&settings.dir)?;
+            let client = tls::client_config(&pem, &settings.dir)?;
+            Some((pem, client))
+        };
+        Ok(Self::new(&name, Proof::Token(token), tls, Keyring::default(), accounts(&settings.secret)))
+    }
+
     /// Returns the credentials of a task: the token of its job, and the certificate authority of
     /// the servers if they use TLS. Without TLS, servers on this machine must run as `account`, the
     /// account of the tracker, or as root. The account of the task is not trusted, because other

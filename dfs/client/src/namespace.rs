@@ -51,20 +51,29 @@ impl Pages<'_> {
 impl Client {
     /// Returns the status of a file or folder.
     pub async fn stat(&self, path: &DfsPath) -> Result<FileStatus> {
-        self.stat_inner(path, None).await
+        let what = Operation("stat", path.as_str());
+        self.stat_inner(what, pb::StatRequest { path: path.to_string(), ..<_>::default() }).await
+    }
+
+    /// Returns the status of a file or folder if the caller has these permissions on it: 4 to read, 2
+    /// to write, 1 to execute a file or enter a folder, or a sum of them. Else the error is of kind
+    /// `Denied`.
+    pub async fn check_access(&self, path: &DfsPath, bits: u32) -> Result<FileStatus> {
+        let what = Operation("check the access to", path.as_str());
+        let request = pb::StatRequest { path: path.to_string(), access: bits, ..<_>::default() };
+        self.stat_inner(what, request).await
     }
 
     /// Returns the status of a path at which the caller is going to create files. If the path does
     /// not exist, the error is of kind `Denied` if this user may not create it, and of kind `Quota`
     /// if a quota does not allow `entries` more files and folders.
     pub async fn stat_for_create(&self, path: &DfsPath, entries: u64) -> Result<FileStatus> {
-        self.stat_inner(path, Some(entries)).await
+        let what = Operation("stat", path.as_str());
+        let request = pb::StatRequest { path: path.to_string(), for_create: true, entries, ..<_>::default() };
+        self.stat_inner(what, request).await
     }
 
-    async fn stat_inner(&self, path: &DfsPath, for_create: Option<u64>) -> Result<FileStatus> {
-        let what = Operation("stat", path.as_str());
-        let (for_create, entries) = (for_create.is_some(), for_create.unwrap_or(0));
-        let request = pb::StatRequest { path: path.to_string(), for_create, entries };
+    async fn stat_inner(&self, what: Operation<'_>, request: pb::StatRequest) -> Result<FileStatus> {
         let reply = self.call(what, request, rpc::stat).await?;
         wire::file_status(reply.status).map_err(|reason| what.bad_reply(reason))
     }

@@ -118,6 +118,12 @@ impl FileReader {
         }
     }
 
+    /// Restricts `next` to `length` bytes from `offset`, or fewer if the file ends there.
+    pub fn select(&mut self, offset: u64, length: u64) {
+        let end = offset.saturating_add(length).min(self.len());
+        self.cursor = Cursor::new(offset.min(end), end);
+    }
+
     /// Returns the next verified bytes, which are never empty, or `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
         self.cursor.next_bytes(&mut self.file).await

@@ -35,6 +35,8 @@ pub(crate) enum Need {
     List,
     /// Permission to create the path, if it does not exist.
     Create,
+    /// These permission bits.
+    Access(u32),
 }
 
 impl Namespace {
@@ -51,6 +53,7 @@ impl Namespace {
             Need::Traverse | Need::Create => Ok(()),
             Need::List if inode.folder().is_none() => Ok(()),
             Need::Read | Need::List => check.require(inode, READ, path, "read"),
+            Need::Access(bits) => check.require(inode, bits, path, "access"),
         }
     }
 

@@ -226,14 +226,15 @@ impl NameNode for ClientService {
 
     async fn stat(&self, request: Request<pb::StatRequest>) -> Answer<pb::StatReply> {
         let caller = self.caller(&request)?;
-        let pb::StatRequest { path, for_create, entries } = request.into_inner();
+        let pb::StatRequest { path, for_create, entries, access } = request.into_inner();
         let path = wire::path(&path)?;
         self.query(|state| {
-            state.namespace().permit(
-                &caller,
-                &path,
-                if for_create { Need::Create } else { Need::Traverse },
-            )?;
+            let need = match (for_create, access) {
+                (true, _) => Need::Create,
+                (false, 0) => Need::Traverse,
+                (false, bits) => Need::Access(bits & 0o7),
+            };
+            state.namespace().permit(&caller, &path, need)?;
             if for_create {
                 state.check_quotas(&path, entries)?;
             }

@@ -56,7 +56,7 @@ impl Caller {
     /// Calls stat for a path.
     pub(crate) async fn stat(&mut self, path: &str) -> Result<()> {
         self.rpc
-            .stat(StatRequest { path: path.into(), for_create: false, entries: 0 })
+            .stat(StatRequest { path: path.into(), for_create: false, entries: 0, access: 0 })
             .await
             .with_context(|| format!("stat {path}"))?;
         Ok(())

@@ -116,7 +116,7 @@ fn purge(folder: &Path) -> Result<()> {
             daemon::tree::remove(&path).with_context(|| format!("cannot remove {}", path.display()))?;
         }
     }
-    for part in ["fermata.toml", "layout.json", "secret", "revoked"] {
+    for part in ["fermata.toml", "layout.json", "secret", "gateway.token", "revoked"] {
         let _ = fs::remove_file(folder.join(part));
     }
     Ok(())

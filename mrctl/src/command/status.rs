@@ -52,6 +52,8 @@ pub(crate) struct ClusterStatus {
     config: PathBuf,
     namenode: String,
     jobtracker: String,
+    /// Address of the gateway; empty if there is none.
+    gateway: String,
     /// Which of several NameNodes leads; null if there is one, or if the cluster is stopped.
     namenodes: Option<MastersStatus>,
     /// The same about several `JobTrackers`.
@@ -111,6 +113,7 @@ impl ClusterStatus {
             folder: layout.folder,
             namenode: state.namenode,
             jobtracker: state.jobtracker,
+            gateway: state.gateway,
             namenodes: None,
             jobtrackers: None,
             daemons,

@@ -23,8 +23,8 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Start a cluster on this machine
 ///
-/// The cluster consists of real processes on loopback: a namenode, a jobtracker, and nodes with a
-/// datanode and a tasktracker each. Only your account can use it: its secret is in the cluster
+/// The cluster consists of real processes on loopback: a namenode, a jobtracker, nodes with a
+/// datanode and a tasktracker each, and a gateway that serves files to HTTP clients. Only your account can use it: its secret is in the cluster
 /// folder, where mrctl finds it. --open admits every account of this machine. Tasks never run as
 /// root: if root starts the cluster, they run as `tasktracker.task_user`, or as nobody if that is
 /// not set.
@@ -84,6 +84,9 @@ pub(crate) struct Args {
     /// Port of the namenode [default: that of the last start, else a free port]
     #[arg(long, value_name = "PORT")]
     namenode_port: Option<u16>,
+    /// Port of the gateway (WebHDFS) [default: that of the last start, else a free port]
+    #[arg(long, value_name = "PORT")]
+    gateway_port: Option<u16>,
     /// Map slots of each node [default: 2]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
     map_slots: Option<u32>,
@@ -115,6 +118,7 @@ impl Args {
             || self.closed
             || self.block_size.is_some()
             || self.namenode_port.is_some()
+            || self.gateway_port.is_some()
             || numbers.into_iter().any(Option::is_some)
             || names.into_iter().any(Option::is_some)
     }
@@ -142,6 +146,7 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
         open: args.open_flag(),
         scheduler: args.scheduler,
         shadow: args.shadow,
+        gateway_port: args.gateway_port,
         temporary: false,
     };
     // Refuse invalid settings before anything is created or started.
@@ -184,6 +189,9 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
         return if args.detach { Ok(code) } else { watch(&mut launch, stop, &dir, true).await };
     }
     output::line(ready_message(&launch))?;
+    if !launch.state.gateway.is_empty() {
+        output::line(gateway_message(&launch))?;
+    }
     if !dir.is_empty() {
         let file = args.dir.join("fermata.toml");
         output::line(format!("use it with: mrctl --config {}, or FERMATA_CONFIG", output::shell(&file)))?;
@@ -351,6 +359,15 @@ fn ready_message(launch: &Launch) -> String {
         if layout.open { "open to every local account" } else { "closed" },
         layout.folder.display()
     )
+}
+
+fn gateway_message(launch: &Launch) -> String {
+    let token = if launch.layout.open {
+        "name the user with user.name".into()
+    } else {
+        format!("token in {}", launch.layout.gateway_token().display())
+    };
+    format!("gateway (WebHDFS) at http://{}; {token}", launch.state.gateway)
 }
 
 /// Waits until the user stops the cluster, or until another process has stopped it with `mrctl

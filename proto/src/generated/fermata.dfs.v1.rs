@@ -270,6 +270,9 @@ pub struct StatRequest {
     /// with for_create: refused if this many files and folders exceed a quota
     #[prost(uint64, tag = "3")]
     pub entries: u64,
+    /// refused if the caller lacks one of these permissions: 4 read, 2 write, 1 execute
+    #[prost(uint32, tag = "4")]
+    pub access: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatReply {

@@ -206,12 +206,12 @@ async fn malformed_requests_are_refused_with_a_matching_code() {
     assert!(matches!(status.code(), Code::NotFound | Code::FailedPrecondition), "{status}");
 
     let status = client
-        .stat(pb::StatRequest { path: "/../etc".into(), for_create: false, entries: 0 })
+        .stat(pb::StatRequest { path: "/../etc".into(), for_create: false, entries: 0, access: 0 })
         .await
         .unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument, "{status}");
 
-    let huge = pb::StatRequest { path: "x".repeat(17 << 20), for_create: false, entries: 0 };
+    let huge = pb::StatRequest { path: "x".repeat(17 << 20), for_create: false, entries: 0, access: 0 };
     let status = client.stat(huge).await.unwrap_err();
     assert!(matches!(status.code(), Code::OutOfRange | Code::ResourceExhausted), "{status}");
     tokio::task::spawn_blocking(move || drop(cluster)).await.unwrap();

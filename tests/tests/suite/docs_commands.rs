@@ -36,7 +36,7 @@ use std::{
 const PAGE_TIMEOUT: Duration = Duration::from_mins(4);
 
 /// Pages that have a test below.
-const TESTED_PAGES: [&str; 10] = [
+const TESTED_PAGES: [&str; 11] = [
     "README.md",
     "docs/operate/by-hand.md",
     "docs/operate/machines.md",
@@ -47,6 +47,7 @@ const TESTED_PAGES: [&str; 10] = [
     "docs/operate/security.md",
     "docs/research/simulator.md",
     "docs/guide/tutorial.md",
+    "docs/guide/gateway.md",
 ];
 
 /// A directive in a comment before a block.
@@ -394,6 +395,11 @@ fn commands_of_the_recovery_page_run() {
 #[test]
 fn commands_of_the_page_about_several_namenodes_run() {
     run_page("docs/operate/masters.md", "");
+}
+
+#[test]
+fn commands_of_the_page_about_the_gateway_run() {
+    run_page("docs/guide/gateway.md", "");
 }
 
 #[test]

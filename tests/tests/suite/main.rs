@@ -16,6 +16,7 @@ mod docs_commands;
 mod faults;
 mod faults_disk;
 mod faults_local;
+mod gateway;
 mod jobs;
 mod jobs_drain;
 mod jobs_faults;

@@ -48,7 +48,7 @@ fn leader_of(cluster: &Cluster, daemon: &str) -> String {
 }
 
 /// Returns the name of the NameNode that leads.
-fn leader(cluster: &Cluster) -> String {
+pub(crate) fn leader(cluster: &Cluster) -> String {
     leader_of(cluster, "namenode")
 }
 

@@ -15,6 +15,7 @@ impl Config {
             ("datanode.listen", &self.datanode.listen),
             ("jobtracker.listen", &self.jobtracker.listen),
             ("tasktracker.listen", &self.tasktracker.listen),
+            ("gateway.listen", &self.gateway.listen),
         ] {
             if !is_host_port(addr) {
                 return refuse(key, format!("{addr:?}"), "must be host:port, the port a number up to 65535");
@@ -24,6 +25,14 @@ impl Config {
         self.jobtracker.check()?;
         self.datanode.check()?;
         self.tasktracker.check()?;
+        for (key, number) in [
+            ("gateway.connections_max", self.gateway.connections_max),
+            ("gateway.user_requests_max", self.gateway.user_requests_max),
+        ] {
+            if number == 0 {
+                return refuse(key, "0".into(), "must be at least 1");
+            }
+        }
         if self.client.deadline.0.is_zero() {
             return refuse("client.deadline", self.client.deadline.to_string(), "must be more than 0");
         }

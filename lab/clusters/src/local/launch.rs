@@ -14,6 +14,7 @@ use super::{
 };
 use crate::folder::dir_flag;
 use anyhow::{Context, Result, anyhow, bail};
+use daemon::files::{PRIVATE, replace};
 use dfs_client::{Attributes, Client, ClientOptions, NodeReport, NodeState, path::DfsPath};
 use rand::RngExt;
 use security::Credentials;
@@ -38,6 +39,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long to wait for what a NameNode knows about its group.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 const LOG_LINES: usize = 12;
+/// Validity of the token for the gateway. A new one is written at each start.
+const GATEWAY_TOKEN_LIFETIME: Duration = Duration::from_hours(10 * 365 * 24);
 /// The owner of the root folder in a new namespace.
 const INITIAL_ROOT_OWNER: &str = "fermata";
 /// The flag that daemons recommend in their log when their journal is damaged.
@@ -68,7 +71,47 @@ impl Launch {
     pub async fn start_degraded(layout: Layout, port: Option<u16>) -> Result<Self> {
         let mut launch = Box::pin(Self::start_namenodes(layout, port)).await?;
         launch.tolerant = launch.layout.formatted;
-        launch.start_remaining_daemons().await
+        let mut launch = launch.start_remaining_daemons().await?;
+        let gateway = launch.start_gateway().await;
+        launch.tolerate(gateway)?;
+        Ok(launch)
+    }
+
+    /// Starts the gateway. In a closed cluster, its clients need a token, which is written to a file
+    /// that only the account of the cluster can read.
+    async fn start_gateway(&mut self) -> Result<()> {
+        let layout = &self.layout;
+        if !layout.config.security.dir.as_os_str().is_empty() {
+            eprintln!(
+                "mrctl: note: no gateway is started, because it cannot serve a cluster with certificates yet"
+            );
+            return Ok(());
+        }
+        if let Err(error) = program_path(Kind::Gateway).map_err(|error| view::output::chain(&error)) {
+            eprintln!("mrctl: note: no gateway is started: {error}");
+            return Ok(());
+        }
+        let path = layout.gateway_token();
+        if layout.open {
+            let _ = fs::remove_file(&path);
+        } else {
+            let (token, _) = self.credentials()?.token(GATEWAY_TOKEN_LIFETIME)?;
+            replace(&path, (token + "\n").as_bytes(), PRIVATE, false)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        let taken: Vec<u16> = layout.ports.into_iter().flatten().collect();
+        let port = match layout.gateway_port {
+            Some(port) if layout.is_gateway_port_fixed => port,
+            before => find_free_port(before.into_iter(), &taken)?,
+        };
+        if let Some(before) = layout.gateway_port.filter(|before| *before != port) {
+            eprintln!("mrctl: note: port {before} of the gateway is in use: it gets {port}");
+        }
+        self.layout.set_gateway_port(port)?;
+        let at = self.state.daemons.len();
+        self.spawn(&Layout::gateway())?;
+        self.state.gateway = self.await_daemon(at, Instant::now() + READY_TIMEOUT).await?;
+        self.state.save(&self.layout.folder)
     }
 
     async fn start_remaining_daemons(mut self) -> Result<Self> {

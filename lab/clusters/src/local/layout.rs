@@ -45,6 +45,8 @@ pub struct Overrides {
     pub scheduler: Option<String>,
     /// The shadow policy.
     pub shadow: Option<String>,
+    /// Port of the gateway.
+    pub gateway_port: Option<u16>,
     /// Whether every local account may use the cluster. None: as stored in the folder.
     pub open: Option<bool>,
     /// Whether the caller removes the folder when the cluster has stopped.
@@ -70,6 +72,9 @@ pub(super) struct StoredLayout {
     /// Ports of the second and the following `JobTrackers`. Earlier builds had one in any case.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) other_jobtracker_ports: Vec<u16>,
+    /// Port of the gateway at the last start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) gateway_port: Option<u16>,
     /// The parent of the folders of the trackers, if it is not in the cluster folder.
     pub(super) tasks: Option<PathBuf>,
     /// Whether the complete cluster has started once, so that its masters have data.
@@ -147,6 +152,10 @@ pub struct Layout {
     /// Ports of the namenode and the jobtracker at the last start.
     pub ports: Option<[u16; 2]>,
     pub(super) other_ports: OtherPorts,
+    /// Port of the gateway at the last start, or the one that was asked for.
+    pub(super) gateway_port: Option<u16>,
+    /// Whether the gateway must get this port.
+    pub(super) is_gateway_port_fixed: bool,
     /// Whether every local account may use it.
     pub open: bool,
     /// Whether the complete cluster has started once, so that its masters have data.
@@ -180,11 +189,11 @@ impl OtherPorts {
 /// Name, kind and rack of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Role {
-    /// `namenode`, `namenode2`, `jobtracker`, or the name of the node.
+    /// `namenode`, `namenode2`, `jobtracker`, `gateway`, or the name of the node.
     pub name: String,
     /// The kind of daemon.
     pub kind: Kind,
-    /// The rack; empty for the masters.
+    /// The rack; empty for daemons that are not on a node.
     pub rack: String,
 }
 
@@ -192,10 +201,10 @@ impl Role {
     /// Returns the name of the daemon in file names. Unlike `name`, which both daemons of a node
     /// share, it is unique.
     fn label(&self) -> String {
-        if self.kind.is_master() {
-            self.name.clone()
-        } else {
+        if self.kind.is_on_node() {
             format!("{}-{}", self.name, self.kind.program())
+        } else {
+            self.name.clone()
         }
     }
 }
@@ -240,6 +249,8 @@ pub fn check_scheduler(config: &SchedulerConfig) -> Result<(), ConfigError> {
 const TASK_USER: &str = "nobody";
 /// The name of the secret file in the cluster folder.
 pub(super) const SECRET: &str = "secret";
+/// The name of the file with the token for the gateway in the cluster folder.
+const GATEWAY_TOKEN: &str = "gateway.token";
 
 /// Closes the cluster with the secret in its folder, unless it is to be open or the settings close
 /// it in another way. `of_folder` means that the settings are from the cluster folder.
@@ -370,6 +381,7 @@ impl Layout {
             ports: self.ports,
             other_namenode_ports: self.other_ports.namenode.clone(),
             other_jobtracker_ports: self.other_ports.jobtracker.clone(),
+            gateway_port: self.gateway_port,
             tasks: (self.tasks != own).then(|| self.tasks.clone()),
             formatted: self.formatted,
             replication_wanted: self.replication_wanted,
@@ -587,6 +599,8 @@ impl Layout {
                 namenode: before.other_namenode_ports,
                 jobtracker: before.other_jobtracker_ports,
             },
+            gateway_port: overrides.gateway_port.or(before.gateway_port).filter(|port| *port != 0),
+            is_gateway_port_fixed: overrides.gateway_port.is_some_and(|port| port != 0),
             open,
             formatted: before.formatted,
             nodes_known,
@@ -639,6 +653,22 @@ impl Layout {
         })
     }
 
+    /// Returns the role of the gateway.
+    pub(super) fn gateway() -> Role {
+        Role { name: "gateway".into(), kind: Kind::Gateway, rack: String::new() }
+    }
+
+    /// Stores the port of the gateway for the next start.
+    pub(super) fn set_gateway_port(&mut self, port: u16) -> Result<()> {
+        self.gateway_port = Some(port);
+        self.store()
+    }
+
+    /// Returns the file with the token of the owner of a closed cluster, for clients of the gateway.
+    pub fn gateway_token(&self) -> PathBuf {
+        self.folder.join(GATEWAY_TOKEN)
+    }
+
     /// Returns the roles of the daemons of this kind on all nodes, in order. Nodes are assigned to
     /// racks in turn.
     pub fn on_nodes(&self, kind: Kind) -> impl Iterator<Item = Role> + use<> {
@@ -687,6 +717,9 @@ impl Layout {
                     let others = addrs.iter().filter(|addr| **addr != addrs[at]).map(String::as_str);
                     args.extend(["--join".into(), others.collect::<Vec<_>>().join(",")]);
                 }
+            }
+            Kind::Gateway => {
+                args.extend(["--listen".into(), format!("127.0.0.1:{}", self.gateway_port.unwrap_or(0))]);
             }
             Kind::Datanode | Kind::Tasktracker => args.extend([
                 "--node".into(),
@@ -852,7 +885,10 @@ mod tests {
         };
         assert_eq!(plan(Some(three.clone()), Overrides::default()).unwrap().masters, 3);
         assert!(
-            plan(Some(three), masters(1)).unwrap_err().to_string().contains("has 3 masters of each kind")
+            plan(Some(three.clone()), masters(1))
+                .unwrap_err()
+                .to_string()
+                .contains("has 3 masters of each kind")
         );
         // Earlier builds had one JobTracker beside several NameNodes: it becomes the first of a group.
         let formatted = StoredLayout { formatted: true, ..three.clone() };

@@ -28,6 +28,7 @@ pub enum Kind {
     Datanode,
     Jobtracker,
     Tasktracker,
+    Gateway,
 }
 
 impl Kind {
@@ -38,20 +39,26 @@ impl Kind {
             Self::Datanode => "datanode",
             Self::Jobtracker => "jobtracker",
             Self::Tasktracker => "tasktracker",
+            Self::Gateway => "gateway",
         }
     }
 
-    /// Returns whether it is a master, whose name says what it is. The two daemons of a node share
-    /// the name of the node.
+    /// Returns whether it is a master.
     pub fn is_master(self) -> bool {
         matches!(self, Self::Namenode | Self::Jobtracker)
+    }
+
+    /// Returns whether it is a daemon of a node. The two daemons of a node share the name of the
+    /// node; the names of all others say what they are.
+    pub(super) fn is_on_node(self) -> bool {
+        matches!(self, Self::Datanode | Self::Tasktracker)
     }
 }
 
 /// A record of one daemon, which suffices to find, signal and restart it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Daemon {
-    /// `namenode`, `namenode2`, `jobtracker`, or the name of the node.
+    /// `namenode`, `namenode2`, `jobtracker`, `gateway`, or the name of the node.
     pub name: String,
     /// The kind of daemon.
     pub kind: Kind,
@@ -77,10 +84,10 @@ pub struct Daemon {
 impl Daemon {
     /// Returns the name of the daemon for messages: `namenode`, or `node1's datanode`.
     pub fn title(&self) -> String {
-        if self.kind.is_master() {
-            self.name.clone()
-        } else {
+        if self.kind.is_on_node() {
             format!("{}'s {}", self.name, self.kind.program())
+        } else {
+            self.name.clone()
         }
     }
 
@@ -132,8 +139,11 @@ pub struct ClusterState {
     /// The address of the JobTracker; with commas if there are several; empty if there is none.
     #[serde(default)]
     pub jobtracker: String,
-    /// The daemons in the order of their start: the NameNodes, the DataNodes, the `JobTrackers`, the
-    /// TaskTrackers.
+    /// The address of the gateway; empty if there is none.
+    #[serde(default)]
+    pub gateway: String,
+    /// The daemons in the order of their start: the NameNodes, the DataNodes, the `JobTrackers`,
+    /// the TaskTrackers, the gateway.
     pub daemons: Vec<Daemon>,
 }
 
@@ -185,10 +195,10 @@ impl ClusterState {
     /// daemon is running.
     pub fn describe_running(&self) -> Option<String> {
         let mut words: Vec<String> = Vec::new();
-        for kind in [Kind::Namenode, Kind::Jobtracker, Kind::Datanode, Kind::Tasktracker] {
+        for kind in [Kind::Namenode, Kind::Jobtracker, Kind::Gateway, Kind::Datanode, Kind::Tasktracker] {
             match self.running().filter(|daemon| daemon.kind == kind).count() as u64 {
                 0 => {}
-                1 if kind.is_master() => words.push(kind.program().into()),
+                1 if !kind.is_on_node() => words.push(kind.program().into()),
                 number => words.push(view::output::count(number, kind.program())),
             }
         }
@@ -219,10 +229,11 @@ impl ClusterState {
         let mut daemons: Vec<&Daemon> = self.daemons.iter().collect();
         // A daemon stops before the daemons that it depends on.
         daemons.sort_by_key(|daemon| match daemon.kind {
-            Kind::Tasktracker => 0,
-            Kind::Jobtracker => 1,
-            Kind::Datanode => 2,
-            Kind::Namenode => 3,
+            Kind::Gateway => 0,
+            Kind::Tasktracker => 1,
+            Kind::Jobtracker => 2,
+            Kind::Datanode => 3,
+            Kind::Namenode => 4,
         });
         let processes: Vec<_> =
             daemons.iter().map(|daemon| (&daemon.identity, daemon.args.as_slice())).collect();
@@ -266,6 +277,7 @@ mod tests {
         ClusterState {
             namenode: "127.0.0.1:1".into(),
             jobtracker: String::new(),
+            gateway: String::new(),
             daemons: vec![daemon("namenode", Kind::Namenode), daemon("node1", Kind::Datanode)],
         }
     }

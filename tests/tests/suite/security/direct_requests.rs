@@ -66,7 +66,7 @@ async fn request_files(caller: &Caller, name: &str) -> Codes {
         codes,
         caller,
         "dfs.v1.NameNode/Stat",
-        fs::StatRequest { path: path(), for_create: false, entries: 0 }
+        fs::StatRequest { path: path(), for_create: false, entries: 0, access: 0 }
     );
     call!(codes, caller, "dfs.v1.NameNode/List", fs::ListRequest { path: path(), ..Default::default() });
     call!(codes, caller, "dfs.v1.NameNode/Locate", locate);

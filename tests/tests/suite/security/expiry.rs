@@ -53,8 +53,11 @@ fn token_of_a_task_ends_with_its_job() {
     let stat = |job: u64| {
         runtime().block_on(async {
             let task = Caller::new(&lab, "127.0.0.1:1", lab.task("ann", &job_name_of(&scope, job)));
-            task.call(STAT, fs::StatRequest { path: "/home/ann/text".into(), for_create: false, entries: 0 })
-                .await
+            task.call(
+                STAT,
+                fs::StatRequest { path: "/home/ann/text".into(), for_create: false, entries: 0, access: 0 },
+            )
+            .await
         })
     };
     let refused = |job: u64| {

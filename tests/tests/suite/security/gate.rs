@@ -158,7 +158,7 @@ pub(super) async fn create_protected_items(lab: &Lab) -> ProtectedItems {
     let about = mr::TasksRequest { job: job.clone(), ..Default::default() };
     let tasks: mr::TasksReply = ann.ask("/fermata.mr.v1.JobTracker/Tasks", about).await.unwrap();
     let mr::AttemptInfo { attempt, logs_addr: logs, .. } = tasks.tasks[0].attempts[0].clone();
-    let about = dfs::StatRequest { path: "/home/ann/text".into(), for_create: false, entries: 0 };
+    let about = dfs::StatRequest { path: "/home/ann/text".into(), for_create: false, entries: 0, access: 0 };
     let stat: dfs::StatReply = ann.ask("/fermata.dfs.v1.NameNode/Stat", about).await.unwrap();
     ProtectedItems { attempt, logs, file_id: stat.status.unwrap().file_id, job }
 }
@@ -197,7 +197,7 @@ async fn access_as(caller: &Caller, method: &str, of: &ProtectedItems) -> Option
         (false, "Mkdir") => {
             call!(dfs::MkdirRequest { request_id, path: "/home/ann/d".into(), parents: true, mode: 0 })
         }
-        (false, "Stat") => call!(dfs::StatRequest { path, for_create: false, entries: 0 }),
+        (false, "Stat") => call!(dfs::StatRequest { path, for_create: false, entries: 0, access: 0 }),
         (false, "List") => call!(dfs::ListRequest { path: "/home/ann".into(), ..Default::default() }),
         (false, "Rename") => {
             call!(dfs::RenameRequest { request_id, from: file, to: "/x".into(), overwrite: false })
