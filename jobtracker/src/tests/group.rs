@@ -301,8 +301,8 @@ impl Net {
 /// Removes the second line of a history, which lists the trackers at the submission. A member that has
 /// the job from a snapshot knows the newest registration of each tracker only.
 fn remove_trackers(text: &mut String) {
-    *text =
-        text.lines().enumerate().filter(|(at, _)| *at != 1).map(|(_, line)| format!("{line}\n")).collect();
+    let lines = text.split_inclusive('\n').enumerate();
+    *text = lines.filter(|(at, _)| *at != 1).map(|(_, line)| line).collect();
 }
 
 /// Describes the first difference between the histories of members.
@@ -831,10 +831,10 @@ fn check_linearizable(calls: &[Recorded]) {
     for first in calls {
         for second in calls.iter().filter(|second| second.begin > first.end) {
             let is_right = match (first.call, second.call) {
-                (Call::Submit(_, Some(earlier)), Call::Submit(_, Some(later))) => earlier < later,
-                (Call::Submit(_, Some(earlier)), Call::Read(newest)) => earlier <= newest,
-                (Call::Read(earlier), Call::Submit(_, Some(later))) => earlier < later,
-                (Call::Read(earlier), Call::Read(later)) => earlier <= later,
+                (Call::Submit(_, Some(earlier)) | Call::Read(earlier), Call::Submit(_, Some(later))) => {
+                    earlier < later
+                }
+                (Call::Submit(_, Some(earlier)) | Call::Read(earlier), Call::Read(later)) => earlier <= later,
                 _ => true,
             };
             assert!(is_right, "{first:?} ended before {second:?} began");
