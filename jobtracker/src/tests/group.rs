@@ -25,9 +25,10 @@ use journal::{
     disk::Disk,
 };
 use mrcore::{
-    Time, cluster,
+    Time,
     digest::digest,
     event::{AttemptReport, AttemptStatus, Heartbeat, Registration},
+    fact,
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
     job::{Job, JobOutcome, JobSpec, JobState},
     task::{AttemptResult, Progress},
@@ -669,7 +670,7 @@ async fn each_leadership_is_a_start_that_all_members_know() {
     found(&disk, &net.settings(1), &[of_one]);
     net.start(1, &disk).await;
     let (_, leader) = net.wait_for_leader().await;
-    let as_fact = |start: Start| cluster::Start { epoch: start.epoch, id: start.id.0 };
+    let as_fact = |start: Start| fact::Start { epoch: start.epoch, id: start.id.0 };
     let before = |driver: &Driver, start| {
         driver.peek(|cluster| cluster.starts().before(as_fact(start)).collect::<Vec<_>>())
     };
