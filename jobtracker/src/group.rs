@@ -20,7 +20,10 @@ use journal::{
     disk::{Disk, RealDisk},
     home,
 };
-use mrcore::{Fact, cluster, fact::Entry};
+use mrcore::{
+    Fact,
+    fact::{self, Entry},
+};
 use peers::{
     GroupName,
     join::NewMember,
@@ -142,7 +145,7 @@ pub(crate) fn found_on(
     let epoch = replayed.core.cluster().epoch() + 1;
     let mut facts = vec![Fact::JobTrackerStarted { epoch, scheduler: blueprint.scheduler_name().into() }];
     facts.extend(earlier.iter().enumerate().map(|(at, start)| {
-        let start = cluster::Start { epoch: start.epoch, id: start.id.0 };
+        let start = fact::Start { epoch: start.epoch, id: start.id.0 };
         // The oldest one replaces those that an interrupted founding has recorded.
         Fact::StartRecorded { start, accepted: at == 0 }
     }));

@@ -13,7 +13,7 @@ use dfs_client::{
     ids::{Start, StartId},
 };
 use mrcore::{
-    Cluster, Event, Time, cluster,
+    Cluster, Event, Time, fact,
     ids::JobId,
     job::{Job, JobState},
 };
@@ -227,10 +227,10 @@ impl Driver {
 }
 
 /// Returns a start as facts contain it.
-fn as_fact(Start { epoch, id }: Start) -> cluster::Start {
-    cluster::Start { epoch, id: id.0 }
+fn as_fact(Start { epoch, id }: Start) -> fact::Start {
+    fact::Start { epoch, id: id.0 }
 }
 
-fn from_fact(cluster::Start { epoch, id }: cluster::Start) -> Start {
+fn from_fact(fact::Start { epoch, id }: fact::Start) -> Start {
     Start { epoch, id: StartId(id) }
 }
