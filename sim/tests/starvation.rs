@@ -234,7 +234,10 @@ fn overdue_jobs_get_and_keep_their_shares_under_coda() {
         with_overdue_jobs += usize::from(on != off);
     }
     // Otherwise the rule had no effect, and nothing was checked.
-    assert!(2 * with_overdue_jobs > seeds as usize, "jobs were overdue in {with_overdue_jobs} of {seeds} runs");
+    assert!(
+        2 * with_overdue_jobs > seeds as usize,
+        "jobs were overdue in {with_overdue_jobs} of {seeds} runs"
+    );
 }
 
 /// Runs random jobs that need about 1.3 times the slots, under `coda` with this share of the slots for

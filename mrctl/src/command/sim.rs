@@ -11,7 +11,7 @@ use clap::Subcommand;
 use daemon::Period;
 use sim::{
     Recording, Setup, Span, Workload,
-    catalog::{self, Case, CatalogError, Request},
+    catalog::{self, Case, CaseSize, CatalogError, Request},
     experiment::{Comparison, Experiment, ExperimentError, RunProgress, Variant},
     export,
     fault::{Fault, random_failures_during},
@@ -259,7 +259,7 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         run_speed: run_speed(&comparison, elapsed_s),
     };
     // Files first: standard output may be closed early.
-    write_files(args, &details, &comparison, &shown, machines)?;
+    write_files(args, &details, &comparison, &shown)?;
     if args.json {
         output::json(&sim_json::comparison(&details, &comparison))?;
     } else {
@@ -312,7 +312,6 @@ fn write_files(
     details: &sim_json::Details,
     comparison: &Comparison,
     shown: &ComparisonReport,
-    machines: usize,
 ) -> Result<()> {
     let (made_by, workload) = (details.provenance.line(), args.workload.as_deref().unwrap_or_default());
     if let Some(path) = &args.csv {
@@ -322,7 +321,7 @@ fn write_files(
     if let Some(path) = &args.parquet {
         super::sim_parquet::write(path, details, comparison)?;
     }
-    write_exports(args, comparison, &made_by, workload, machines)?;
+    write_exports(args, comparison, &made_by, workload, details.size)?;
     if let Some(path) = &args.report {
         let title = format!("{workload} under {}", args.scheduler);
         write(path, &report::page(&title, &shown.body(&made_by, comparison)))?;
@@ -340,9 +339,9 @@ fn write_exports(
     comparison: &Comparison,
     made_by: &str,
     workload: &str,
-    machines: usize,
+    size: CaseSize,
 ) -> Result<()> {
-    let Some(run) = export::Run::only(comparison, made_by, workload, machines) else { return Ok(()) };
+    let Some(run) = export::Run::only(comparison, made_by, workload, size) else { return Ok(()) };
     if let Some(path) = &args.swf {
         write(path, &export::swf(&run))?;
     }
