@@ -14,9 +14,8 @@ use mrcore::{
 impl Coda {
     /// Returns the number of slots that each overdue job keeps, by phase.
     pub(super) fn slots_of_overdue_jobs(&self, plan: &Plan<'_>) -> Vec<(JobId, Phase, u32)> {
-        let of_phase = |phase| {
-            self.overdue.iter().map(move |id| (*id, phase, Self::retained_slots(*id, phase, plan)))
-        };
+        let of_phase =
+            |phase| self.overdue.iter().map(move |id| (*id, phase, Self::retained_slots(*id, phase, plan)));
         Phase::BOTH.into_iter().flat_map(of_phase).collect()
     }
 

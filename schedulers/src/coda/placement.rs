@@ -40,7 +40,12 @@ impl Coda {
 
     /// Returns the reduce that a job would run on a tracker: one whose checkpoint is there, a new
     /// one, or one whose checkpoint can be copied sooner than a slot is free where it is.
-    pub(super) fn reduce_for(&self, job: &Job, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, &'static str)> {
+    pub(super) fn reduce_for(
+        &self,
+        job: &Job,
+        tracker: TrackerId,
+        plan: &Plan<'_>,
+    ) -> Option<(TaskId, &'static str)> {
         if !self.settings.waits_for_checkpoint {
             return Some((plan.next_reduce(job, tracker)?, ""));
         }
