@@ -1,11 +1,9 @@
 //! `mrctl lab compare`: compares policies on several workloads, with paired statistics.
 
 use super::{
+    outputs::{can_write_all, create_figures_folder, create_folder, write, write_figures},
     provenance::Provenance,
-    sim::{
-        FAILURE_TIME_MIN, can_write_all, create_figures_folder, create_folder, parse_policies, policy_files,
-        write, write_figures,
-    },
+    sim::{FAILURE_TIME_MIN, parse_policies, policy_files},
 };
 use crate::output::{self, SimulationProgress, Usage, positive_time, whole_number};
 use anyhow::{Context, Result, bail};

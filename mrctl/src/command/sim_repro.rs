@@ -2,8 +2,8 @@
 //! simulated at the size of the paper or on a real cluster on this machine.
 
 use super::{
+    outputs::{can_write_all, create_folder, write},
     provenance::Provenance,
-    sim::{can_write_all, create_folder, write},
 };
 use crate::output::{self, SimulationProgress, Usage, positive_time, whole_number};
 use anyhow::Result;
