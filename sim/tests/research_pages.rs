@@ -31,7 +31,7 @@ use std::{
 };
 
 /// Maximum size of an archive.
-const ARCHIVE_BYTES_MAX: usize = 400_000;
+const ARCHIVE_BYTES_MAX: usize = 800_000;
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
