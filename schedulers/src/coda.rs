@@ -16,17 +16,18 @@
 //! 5. **Bound.** Fair sharing is simulated (`virtual_fair`). A job that has taken or will take
 //!    `overdue_after` times as long as it would have under fair sharing is overdue. Overdue jobs
 //!    have precedence for `overdue_share` of the slots and share them evenly
-//!    (`Coda::advance_virtual_fair`, `Coda::share_overdue_slots`).
+//!    (`Coda::advance_virtual_fair`, `Coda::share_overdue_slots`). Debug builds check this in every
+//!    round (`guarantee`).
 //! 6. **Minimum shares.** A pool below its minimum share comes before all jobs that are not
 //!    overdue (`Coda::is_below_min`).
 //! 7. **Locality.** A job waits for a node-local slot, at most as long as a map loses elsewhere
-//!    (`Coda::map_for`).
+//!    (`Coda::map_for` in `placement`).
 //! 8. **Unequal nodes.** Speeds are measured (`nodes`). A slot of a slow node is not used if the task
 //!    would end sooner on another node, after the work of the jobs that are ahead
 //!    (`Coda::declines`). An attempt on a slow node moves if it ends sooner elsewhere
 //!    (`Coda::leave_slow_nodes` in `preemption`).
 //! 9. **Checkpoints.** A paused reduce waits for the node of its checkpoint if a slot there is free
-//!    sooner than the checkpoint could be copied (`Coda::reduce_for`).
+//!    sooner than the checkpoint could be copied (`Coda::reduce_for` in `placement`).
 //! 10. **Recovery.** Tasks that were lost with a node get slots at once, in the order of their jobs
 //!     (`chronos`, in `Coda::build`).
 //!
@@ -35,7 +36,11 @@
 //! docs/research/coda.md explain why each exists.
 
 mod estimator;
+mod explain;
+#[cfg(debug_assertions)]
+mod guarantee;
 mod nodes;
+mod placement;
 mod preemption;
 mod virtual_fair;
 
@@ -48,68 +53,18 @@ use crate::{
     paused::PausedReduces,
     ranked_queue::{RankedQueue, Real},
 };
-use estimator::{Estimator, Work, part_reduced};
+use estimator::{Estimator, Work};
+pub use explain::RULE_TEXTS;
 use mrcore::{
     Cluster, Fact, PerPhase, Phase, Plan, Scheduler, Span, Time, Why,
-    cluster::NotPreemptible,
     ids::{AttemptId, JobId, TaskId, TrackerId},
     job::Job,
-    plan::{CheckpointPlace, PreemptMode},
+    plan::PreemptMode,
     scheduler::{Cause, Round},
-    task::{Attempt, PreemptKind, Task},
 };
 use nodes::{MeasuredMap, Nodes, SLOW};
-use std::{cmp::Reverse, collections::BTreeMap, ops::RangeInclusive};
+use std::{collections::BTreeMap, ops::RangeInclusive};
 use virtual_fair::{SharingJob, SharingPool, VirtualFair};
-
-/// The texts of the rules of this policy.
-pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
-    (
-        "smallest-job",
-        "its job has the least remaining work of the jobs that can use the slot, about {size:s}",
-    ),
-    (
-        "maps-end-soonest",
-        "no job needs the slot at once, and the maps of its job end soonest, in about {maps_end:s}",
-    ),
-    ("below-min-share", "its pool has less than its minimum share; remaining work: about {size:s}"),
-    (
-        "beyond-fair-sharing",
-        "its job takes much longer than under fair sharing, and such jobs have precedence for {share:%} of the slots",
-    ),
-    ("smaller-jobs-first", "the job has about {size:s} of work left[; {jobs_ahead job goes|jobs go} first]"),
-    (
-        "ready-jobs-first",
-        "the last map of the job ends in about {maps_end:s}, and its reduces do not need slots before[; {jobs_ahead job goes|jobs go} first]",
-    ),
-    (
-        "shares-with-overdue-jobs",
-        "the job takes much longer than under fair sharing; such jobs share {share:%} of the slots[, and {jobs_ahead job goes|jobs go} first]",
-    ),
-    (
-        "slots-not-preemptible",
-        "{tasks running task keeps its slot|running tasks keep their slots} until the end, because preemption would lose work; {first_job:job} holds most of these slots",
-    ),
-    (
-        "waits-for-faster-node",
-        "its tasks would end sooner on another node than in the free slots of slow nodes; it takes one of these after {at_most:s}; {waited:s} so far",
-    ),
-    (
-        "waits-for-checkpoint-node",
-        "{tasks paused reduce waits|paused reduces wait} for the node with its checkpoint: a slot there is expected before a copy would end",
-    ),
-    (
-        "larger-job",
-        "its job has about {size:s} of work left, and the slot goes to {for_job:job}, which has {less:s}",
-    ),
-    (
-        "waits-for-maps",
-        "its job has maps for another {maps_end:s}, and the slot goes to {for_job:job}, whose maps are done or nearly done",
-    ),
-    ("min-share", "the slot goes to {for_job:job}, whose pool has less than its minimum share"),
-    ("overdue-job", "the slot goes to {for_job:job}, which takes much longer than under fair sharing"),
-    ("slow-node", "its node has {speed:%} of the usual speed, and the task ends sooner on another node"),
-];
 
 /// How often work is estimated and attempts are preempted: every second for each hundred trackers,
 /// within these limits. Heartbeats of larger clusters are rarer, so progress is known less often.
@@ -122,8 +77,6 @@ const LEAD_S: f64 = 3.0;
 const OVERDUE_TOLERANCE_S: f64 = 3.0;
 /// A job that is ready stays so until its maps need this many times as long.
 const READY_HYSTERESIS: f64 = 3.0;
-/// Maps that are slower elsewhere by less than this factor do not wait for a node-local slot.
-const REMOTE_SLOWDOWN_MIN: f64 = 1.05;
 /// A task waits for a better slot at most this many times as long as expected, plus a constant.
 const PATIENCE: f64 = 4.0;
 const PATIENCE_MIN_S: f64 = 60.0;
@@ -519,6 +472,8 @@ impl Coda {
                     state.overdue_slots[phase] = share;
                 }
             }
+            #[cfg(debug_assertions)]
+            self.check_shares_are_even(phase, self.overdue_slots(phase, cluster), &usable);
         }
     }
 
@@ -567,107 +522,6 @@ impl Coda {
         let below_min = waiting().filter(move |id| self.is_below_min(*id, phase));
         let below_min = below_min.map(|id| (id, Precedence::BelowMinShare));
         overdue.chain(below_min).chain(waiting().map(move |id| (id, self.state(id).rank(phase).0)))
-    }
-
-    /// Returns the reason why a job gets a slot.
-    fn launch_reason(&self, id: JobId, phase: Phase, precedence: Precedence, detail: &str) -> Why {
-        let (state, why) = (self.state(id), Why::rule(precedence.rule()));
-        let why = if detail.is_empty() { why } else { why.with_detail(detail) };
-        match precedence {
-            Precedence::Overdue => why.with("share", self.settings.overdue_share),
-            Precedence::MapsEndSoonest => why.with("maps_end", state.maps_end_s),
-            Precedence::BelowMinShare | Precedence::LeastWork => why.with("size", state.size_for(phase)),
-        }
-    }
-
-    /// Returns the map that a job would run on a tracker, and how near its input is. A job waits for
-    /// a node-local slot, at most as long as a map loses elsewhere.
-    fn map_for(
-        &self,
-        job: &Job,
-        tracker: TrackerId,
-        waits: &mut Waits,
-        plan: &Plan<'_>,
-    ) -> Option<(TaskId, &'static str)> {
-        let waited = waits.locality.since(job.id).map_or(Span(0), |since| plan.now().since(since));
-        let is_over = waited.as_secs_f64() >= self.remote_loss_s(job.id);
-        let (task, near) = waits.locality.next_map(job, tracker, is_over, plan)?;
-        Some((task, near.name()))
-    }
-
-    /// Returns the seconds that a map of a job loses if it is not node-local.
-    fn remote_loss_s(&self, job: JobId) -> f64 {
-        if !self.settings.measures_locality {
-            return f64::INFINITY;
-        }
-        let slowdown = self.nodes.remote_slowdown();
-        let loss_s = self.state(job).work.task_s.map * (slowdown - 1.0);
-        if slowdown < REMOTE_SLOWDOWN_MIN { 0.0 } else { loss_s }
-    }
-
-    /// Returns the reduce that a job would run on a tracker: one whose checkpoint is there, a new
-    /// one, or one whose checkpoint can be copied sooner than a slot is free where it is.
-    fn reduce_for(&self, job: &Job, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, &'static str)> {
-        if !self.settings.waits_for_checkpoint {
-            return Some((plan.next_reduce(job, tracker)?, ""));
-        }
-        if let Some((task, place)) = plan.next_reduce_at(job, tracker, CheckpointPlace::None) {
-            return Some((task, if place == CheckpointPlace::Local { "resumed" } else { "" }));
-        }
-        let mut paused =
-            self.paused.tasks_of(job.id).filter_map(|index| job.tasks.reduce.get(index as usize));
-        let found = paused.find(|task| {
-            plan.reserved_place(task.id).is_none()
-                && plan.could_run(task.id, tracker).is_ok()
-                && self.may_migrate(task, plan)
-        });
-        found.map(|task| (task.id, "migrated"))
-    }
-
-    /// Returns whether a paused reduce may resume on a node without its checkpoint.
-    fn may_migrate(&self, task: &Task, plan: &Plan<'_>) -> bool {
-        let Some(checkpoint) = task.checkpoint else { return false };
-        let copy_s = checkpoint.bytes as f64 / FETCH_BYTES_PER_S;
-        let home = checkpoint.tracker;
-        let paused_at = plan.cluster().attempt(checkpoint.attempt).and_then(|paused| paused.ended);
-        let waited_s = paused_at.map_or(0.0, |at| plan.now().since(at).as_secs_f64());
-        copy_s < self.release_s(home, plan)
-            || plan.could_run(task.id, home).is_err()
-            || waited_s > PATIENCE * copy_s + PATIENCE_MIN_S
-    }
-
-    /// Returns the seconds until a reduce slot of a tracker is free.
-    fn release_s(&self, tracker: TrackerId, plan: &Plan<'_>) -> f64 {
-        if plan.free_slots(tracker, Phase::Reduce) > 0 {
-            return if self.speed(tracker) < SLOW { f64::INFINITY } else { 0.0 };
-        }
-        let Some(tracker) = plan.cluster().tracker(tracker).filter(|tracker| tracker.accepts_work()) else {
-            return f64::INFINITY;
-        };
-        let attempts = tracker.running.reduce.iter().filter_map(|id| plan.cluster().attempt(*id));
-        attempts.map(|attempt| self.remaining_s(attempt, plan)).fold(f64::INFINITY, f64::min)
-    }
-
-    /// Returns the seconds until an attempt ends by itself. A reduce that has already taken longer
-    /// than predicted needs at least as much more.
-    fn remaining_s(&self, attempt: &Attempt, plan: &Plan<'_>) -> f64 {
-        let progress = plan.cluster().progress(attempt);
-        let state = self.state(attempt.id.job());
-        let elapsed = plan.now().since(attempt.launched).as_secs_f64();
-        match attempt.id.phase() {
-            Phase::Map => {
-                let done = f64::from(progress.done);
-                if done > 0.0 { elapsed * (1.0 - done) / done } else { state.work.task_s.map }
-            }
-            Phase::Reduce => {
-                let task_s = state.work.task_s.reduce;
-                let job = plan.cluster().job(attempt.id.job());
-                let taken = job.and_then(|job| job.reduce_time(attempt.id, plan.now()));
-                let overrun_s = taken.map_or(0.0, |taken| taken.as_secs_f64() - task_s);
-                let left_s = (task_s * (1.0 - part_reduced(progress))).max(overrun_s);
-                state.maps_end_s + left_s / self.speed(attempt.tracker).min(1.0)
-            }
-        }
     }
 }
 
@@ -725,6 +579,10 @@ impl SlotOrder for Coda {
             Some((task, self.launch_reason(id, phase, precedence, detail)))
         });
         self.waits = waits;
+        #[cfg(debug_assertions)]
+        if let Some((task, _)) = &found {
+            self.check_no_overdue_job_is_passed_over(task.job, (phase, tracker), plan);
+        }
         found
     }
 
@@ -791,9 +649,13 @@ impl Scheduler for Coda {
                 self.refresh_all(round.now, plan.cluster());
                 self.wants_round = false;
                 self.leave_slow_nodes(plan);
+                #[cfg(debug_assertions)]
+                let kept = self.slots_of_overdue_jobs(plan);
                 for phase in Phase::BOTH {
                     self.preempt(phase, plan);
                 }
+                #[cfg(debug_assertions)]
+                self.check_shares_are_kept(&kept, plan);
             }
         }
     }
@@ -814,87 +676,7 @@ impl Scheduler for Coda {
     }
 
     fn explain(&self, job: &Job, now: Time, cluster: &Cluster) -> Vec<Why> {
-        if let Some(why) = self.pools.pool_of(job.id).and_then(|pool| pool.job_limit_reason(job.id)) {
-            return vec![why];
-        }
-        let mut reasons = Vec::new();
-        for phase in Phase::BOTH.into_iter().filter(|phase| self.waiting_jobs[*phase].key(job.id).is_some()) {
-            let waits = self.wait_reasons(job, phase, now, cluster);
-            let ahead = self.order_reason(job.id, phase, cluster);
-            if waits.is_empty() || ahead.number("jobs_ahead").is_some() {
-                reasons.push(ahead);
-            }
-            reasons.extend(waits);
-            reasons.extend(self.preemption_reason(job.id, phase, cluster));
-        }
-        reasons
-    }
-}
-
-impl Coda {
-    /// Returns why a job waits in the order of jobs.
-    fn order_reason(&self, job: JobId, phase: Phase, cluster: &Cluster) -> Why {
-        let state = self.state(job);
-        let place = |id: JobId| {
-            let held = cluster.job(id).map_or(0, |job| job.running[phase].len() as u32);
-            (self.precedence(id, phase, held), self.state(id).rank(phase), id)
-        };
-        let own = place(job);
-        let ahead = self.waiting_jobs[phase].iter().filter(|id| place(*id) < own).count();
-        let why = if state.overdue_since.is_some() {
-            Why::rule("shares-with-overdue-jobs").with("share", self.settings.overdue_share)
-        } else if phase == Phase::Reduce && !state.is_ready {
-            Why::rule("ready-jobs-first").with("maps_end", state.maps_end_s)
-        } else {
-            Why::rule("smaller-jobs-first").with("size", state.size_for(phase))
-        };
-        if ahead > 0 { why.with("jobs_ahead", ahead as f64) } else { why }
-    }
-
-    /// Returns which slots a job cannot get by preemption, from jobs that are not smaller.
-    fn preemption_reason(&self, job: JobId, phase: Phase, cluster: &Cluster) -> Option<Why> {
-        let is_lossless_only = self.settings.preempt_mode == PreemptMode::LosslessOnly;
-        if !self.settings.preempts[phase]
-            || !is_lossless_only
-            || cluster.free_trackers(phase).next().is_some()
-        {
-            return None;
-        }
-        let is_overdue = self.state(job).overdue_since.is_some();
-        let held_by = |other: &Job| {
-            let running = cluster.running(other, phase);
-            let kind = PreemptKind::lossless(phase);
-            let is_indivisible =
-                |id| matches!(cluster.may_preempt(id, kind), Err(NotPreemptible::Indivisible(_)));
-            running.filter(|(attempt, _)| attempt.refusals > 0 || is_indivisible(attempt.id)).count()
-        };
-        let others = cluster.active_jobs().filter(|other| other.id != job);
-        let others = others.filter(|other| is_overdue || self.size_rule(other.id, job, phase).is_none());
-        let held: Vec<(usize, JobId)> = others.map(|other| (held_by(other), other.id)).collect();
-        let (_, first) = held.iter().max_by_key(|(tasks, id)| (*tasks, Reverse(*id)))?;
-        let tasks: usize = held.iter().map(|(tasks, _)| tasks).sum();
-        let why = Why::rule("slots-not-preemptible").with("tasks", tasks as f64);
-        (tasks > 0).then(|| why.with("first_job", f64::from(first.0)))
-    }
-
-    /// Returns which better slots a job waits for although others are free.
-    fn wait_reasons(&self, job: &Job, phase: Phase, now: Time, cluster: &Cluster) -> Vec<Why> {
-        let free: Vec<TrackerId> = cluster.free_trackers(phase).collect();
-        if free.is_empty() {
-            return Vec::new();
-        }
-        let limit = Span((self.remote_loss_s(job.id) * 1e6) as u64);
-        let locality = self.waits.locality.reason(job, limit, now, cluster).filter(|_| phase == Phase::Map);
-        let since = self.waits.slow_nodes.get(&job.id);
-        let since = since.filter(|_| free.iter().any(|tracker| self.is_too_slow(job.id, phase, *tracker)));
-        let slow = since.map(|since| {
-            let why = Why::rule("waits-for-faster-node").with("waited", now.since(*since).as_secs_f64());
-            why.with("at_most", self.longest_wait_s(job.id, phase))
-        });
-        let paused = self.paused.count_of(job.id);
-        let waits = phase == Phase::Reduce && paused > 0 && self.settings.waits_for_checkpoint;
-        let checkpoint = waits.then(|| Why::rule("waits-for-checkpoint-node").with("tasks", paused as f64));
-        locality.into_iter().chain(slow).chain(checkpoint).collect()
+        self.reasons(job, now, cluster)
     }
 }
 

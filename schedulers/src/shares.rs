@@ -1,9 +1,9 @@
-//! Divides slots in proportion to weights, with a minimum and a maximum for each claim.
+//! Divides slots in proportion to weights, with a minimum and a maximum for each part.
 
-/// A claim to slots.
+/// How many slots a pool or a job may get.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Claim {
-    /// The weight relative to other claims.
+pub struct SlotDemand {
+    /// The weight relative to others.
     pub weight: f64,
     /// The minimum, unless the demand is lower.
     pub min: f64,
@@ -14,8 +14,8 @@ pub struct Claim {
 /// Divides `total` by water-filling: finds a level such that the shares `clamp(weight * level, min,
 /// demand)` add up to the total. If the minimums exceed the total, they are reduced in proportion.
 /// If the total exceeds the demands, each share is the demand.
-pub fn divide(total: f64, claims: &[Claim]) -> Vec<f64> {
-    let min = |claim: &Claim| claim.min.min(claim.demand);
+pub fn divide(total: f64, claims: &[SlotDemand]) -> Vec<f64> {
+    let min = |claim: &SlotDemand| claim.min.min(claim.demand);
     let mins: f64 = claims.iter().map(min).sum();
     if mins >= total {
         return claims.iter().map(|claim| min(claim) * total / mins.max(f64::MIN_POSITIVE)).collect();
@@ -24,7 +24,7 @@ pub fn divide(total: f64, claims: &[Claim]) -> Vec<f64> {
     if demand <= total {
         return claims.iter().map(|claim| claim.demand).collect();
     }
-    let share = |claim: &Claim, level: f64| (claim.weight * level).max(min(claim)).min(claim.demand);
+    let share = |claim: &SlotDemand, level: f64| (claim.weight * level).max(min(claim)).min(claim.demand);
     let filled = |level: f64| claims.iter().map(|claim| share(claim, level)).sum::<f64>();
     // The sum of the shares is a piecewise linear function of the level. It changes its slope where
     // a claim reaches its minimum or its demand, so the level is found by interpolation between two
@@ -56,8 +56,8 @@ pub fn should_move(to: (f64, f64), from: (f64, f64)) -> bool {
 mod tests {
     use super::*;
 
-    fn claim(weight: f64, min: f64, demand: f64) -> Claim {
-        Claim { weight, min, demand }
+    fn claim(weight: f64, min: f64, demand: f64) -> SlotDemand {
+        SlotDemand { weight, min, demand }
     }
 
     fn assert_close(got: &[f64], wanted: &[f64]) {

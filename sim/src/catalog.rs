@@ -225,15 +225,7 @@ impl fmt::Display for CaseSize {
 impl Case {
     /// Returns the size with this seed.
     pub fn size(&self, seed: u64) -> CaseSize {
-        let (slots, workload) = (self.setup.slots(), (self.workload)(seed));
-        CaseSize {
-            jobs: workload.jobs.len(),
-            tasks: workload.tasks(),
-            offered_load: workload.offered_load(&self.setup).map(OfferedLoad::from),
-            machines: self.setup.machines.len(),
-            map_slots: slots.map,
-            reduce_slots: slots.reduce,
-        }
+        CaseSize::of(&self.setup, &(self.workload)(seed))
     }
 
     /// Returns what differs between the first two seeds.
@@ -252,6 +244,19 @@ impl Case {
 }
 
 impl CaseSize {
+    /// Returns the size of a workload and its cluster.
+    pub fn of(setup: &Setup, workload: &Workload) -> Self {
+        let slots = setup.slots();
+        Self {
+            jobs: workload.jobs.len(),
+            tasks: workload.tasks(),
+            offered_load: workload.offered_load(setup).map(OfferedLoad::from),
+            machines: setup.machines.len(),
+            map_slots: slots.map,
+            reduce_slots: slots.reduce,
+        }
+    }
+
     /// Returns one line with the cluster, the number of jobs and tasks, and the source of task
     /// times.
     pub fn describe(&self, request: &Request, seeds: u64) -> String {

@@ -1,7 +1,7 @@
 //! Writes a run in formats of other tools: the Standard Workload Format, and the files of Batsim.
 //! docs/research/simulator.md describes every field and what does not fit.
 
-use crate::{Outcome, experiment::Comparison};
+use crate::{Outcome, catalog::CaseSize, experiment::Comparison};
 use mrcore::{Span, Time, ids::JobId, metrics::JobFigures};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, fmt::Write as _};
@@ -13,7 +13,8 @@ pub struct Run<'a> {
     pub made_by: &'a str,
     /// The workload, as given on the command line.
     pub workload: &'a str,
-    pub machines: usize,
+    /// The cluster, the jobs and the offered load.
+    pub size: CaseSize,
     /// Map and reduce slots of the cluster.
     pub slots: u32,
     pub policy: &'a str,
@@ -27,7 +28,7 @@ impl<'a> Run<'a> {
         comparison: &'a Comparison,
         made_by: &'a str,
         workload: &'a str,
-        machines: usize,
+        size: CaseSize,
     ) -> Option<Self> {
         let ([variant], [seed], [runs]) =
             (&comparison.variants[..], &comparison.seeds[..], &comparison.runs[..])
@@ -36,7 +37,7 @@ impl<'a> Run<'a> {
         };
         let slots = comparison.slots.map + comparison.slots.reduce;
         let policy = &variant.label;
-        Some(Self { made_by, workload, machines, slots, policy, seed: *seed, outcome: runs.first()? })
+        Some(Self { made_by, workload, size, slots, policy, seed: *seed, outcome: runs.first()? })
     }
 
     /// Returns the time of the first submission.
@@ -123,11 +124,12 @@ pub fn swf(run: &Run<'_>) -> String {
     let jobs = run.outcome.metrics.jobs().count();
     let mut text = String::new();
     let _ = writeln!(text, "; Version: 2.2");
-    let _ = writeln!(text, "; Computer: simulated cluster of {} machines", run.machines);
+    let _ = writeln!(text, "; Computer: simulated cluster of {} machines", run.size.machines);
     let _ = writeln!(text, "; Information: {}", one_line(run.made_by));
     let _ = writeln!(text, "; MaxJobs: {jobs}\n; MaxRecords: {jobs}\n; Preemption: Yes");
     let _ = writeln!(text, "; UnixStartTime: 0\n; EndTime: {last_s} s after the first submission");
-    let _ = writeln!(text, "; MaxNodes: {}\n; MaxProcs: {}", run.machines, run.slots);
+    let _ = writeln!(text, "; MaxNodes: {}\n; MaxProcs: {}", run.size.machines, run.slots);
+    let _ = writeln!(text, "; Note: {}", run.size);
     let _ = writeln!(
         text,
         "; Note: workload {}, policy {}, seed {}; a processor is a map or reduce slot",
@@ -161,7 +163,7 @@ pub fn batsim_workload(run: &Run<'_>) -> Value {
         profiles.insert(name, json!({ "type": "delay", "delay": execution.as_secs_f64() }));
     }
     json!({
-        "description": run.made_by,
+        "description": format!("{}; {}", run.made_by, run.size),
         "nb_res": run.slots,
         "jobs": jobs,
         "profiles": profiles,
@@ -208,6 +210,7 @@ pub fn batsim_jobs(run: &Run<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::OfferedLoad;
     use crate::{
         Setup,
         experiment::{Experiment, Variant},
@@ -235,8 +238,13 @@ mod tests {
         experiment.run().expect("it runs")
     }
 
+    fn size(machines: usize) -> CaseSize {
+        let offered_load = Some(OfferedLoad { map: 0.5, reduce: 0.25 });
+        CaseSize { jobs: 31, tasks: 62, offered_load, machines, map_slots: 160, reduce_slots: 40 }
+    }
+
     fn run(comparison: &Comparison) -> Run<'_> {
-        Run::only(comparison, "a test\nwith two lines", "hsrtf", 20).expect("one run")
+        Run::only(comparison, "a test\nwith two lines", "hsrtf", size(20)).expect("one run")
     }
 
     /// A job in a file: its fields, counted from 1, and field 6, which need not be a whole number.
@@ -281,6 +289,12 @@ mod tests {
         let (header, jobs) = parse(&text);
         assert_eq!((header["Version"], header["MaxJobs"], header["MaxProcs"]), ("2.2", "31", "200"));
         assert_eq!(header["Information"], "a test with two lines");
+        assert!(
+            text.contains(
+                "; Note: 20 nodes with 160 map and 40 reduce slots, 31 jobs, 62 tasks, offered load 0.50 "
+            ),
+            "{text}"
+        );
         assert_eq!((jobs.len(), jobs[0].fields[2]), (31, 0));
         let metrics = &comparison.runs[0][0].metrics;
         let start = metrics.jobs().map(|(_, job)| job.submitted).min().expect("jobs");
@@ -332,6 +346,6 @@ mod tests {
     fn several_runs_are_not_one_schedule() {
         let mut comparison = comparison(200);
         comparison.seeds.push(4);
-        assert!(Run::only(&comparison, "", "", 1).is_none());
+        assert!(Run::only(&comparison, "", "", size(1)).is_none());
     }
 }

@@ -219,3 +219,45 @@ fn large_job_ends_among_other_overdue_jobs_under_coda() {
     let (elapsed_s, ended) = completion_s("coda", &[], (4, 2, 6.0), (40, 4));
     assert!(ended && elapsed_s < 400.0, "the job takes {elapsed_s} s");
 }
+
+/// The guarantee of `coda` about overdue jobs, in random clusters of 20 to 54 map slots with too much work:
+/// each of n overdue jobs gets 1/n of the slots for such jobs, is not passed over below it, and keeps
+/// it. Debug builds check it in every round (`schedulers/src/coda/guarantee.rs`), so a run that breaks it
+/// panics here. `FERMATA_SEEDS` is the number of runs.
+#[test]
+#[cfg(debug_assertions)]
+fn overdue_jobs_get_and_keep_their_shares_under_coda() {
+    let seeds = std::env::var("FERMATA_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(12);
+    let mut with_overdue_jobs = 0;
+    for seed in 0..seeds {
+        let [on, off] = ["0.3", "0"].map(|share| overloaded(share, seed));
+        with_overdue_jobs += usize::from(on != off);
+    }
+    // Otherwise the rule had no effect, and nothing was checked.
+    assert!(
+        2 * with_overdue_jobs > seeds as usize,
+        "jobs were overdue in {with_overdue_jobs} of {seeds} runs"
+    );
+}
+
+/// Runs random jobs that need about 1.3 times the slots, under `coda` with this share of the slots for
+/// overdue jobs. Returns the hash of the run.
+#[cfg(debug_assertions)]
+fn overloaded(overdue_share: &str, seed: u64) -> u64 {
+    let mut rng = Rng::new(seed);
+    let (nodes, map, reduce) = (5 + rng.below(5) as u32, 4 + rng.below(3) as u32, 2 + rng.below(2) as u32);
+    let slots = f64::from(nodes * map);
+    let mut at_s = 0.0;
+    let jobs = (0..50).map(|number| {
+        // Half of the jobs are small; a map takes three seconds.
+        let maps = if number % 2 == 0 { 1 + rng.below(4) as u32 } else { 10 + rng.below(60) as u32 };
+        at_s += rng.exponential(f64::from(maps) * 3.0 / (1.3 * slots));
+        let reduces = rng.below(1 + u64::from(maps) / 4) as u32;
+        job(at_s, ["ann", "bob"][number % 2], maps, reduces).plan(&mut rng)
+    });
+    let workload = Workload { name: "overload".into(), jobs: jobs.collect::<Vec<_>>() }.sorted();
+    let mut setup = Setup::even(nodes, PerPhase { map, reduce }, "coda");
+    setup.params.insert("coda.overdue_share".into(), overdue_share.into());
+    setup.costs.start = Span::millis(1);
+    World::new(setup, workload).expect("a policy").run(None).expect("no rule broken").hash
+}

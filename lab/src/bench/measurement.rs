@@ -143,7 +143,7 @@ struct JudgedMeasurement<'a> {
 }
 
 /// Returns a table of what the measurements were made with.
-fn run_table(provenance: &Value) -> Table {
+pub(crate) fn run_table(provenance: &Value) -> Table {
     let text = |key: &str| provenance[key].as_str().unwrap_or("unknown").to_owned();
     let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));

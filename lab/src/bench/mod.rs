@@ -8,7 +8,7 @@
 
 mod bench_cluster;
 mod bytes;
-mod measurement;
+pub(crate) mod measurement;
 mod mr;
 mod names;
 mod scale;

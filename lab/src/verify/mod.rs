@@ -6,12 +6,14 @@ mod real;
 mod steal;
 mod summary;
 
-use crate::trial;
+use crate::{bench::measurement::run_table, trial};
 use anyhow::{Result, anyhow, bail};
 use serde_json::{Value, json};
 use sim::{
-    World, profile,
-    report::{self, archive},
+    World,
+    catalog::CaseSize,
+    profile,
+    report::{self, Table, archive},
     trial::{Trial, all, narrow_link, short},
 };
 use std::{path::PathBuf, process::ExitCode};
@@ -113,6 +115,7 @@ pub async fn run(args: &Args, provenance: &Value) -> Result<ExitCode> {
         output::line(removed.map_or_else(|| "no killed run has left machines".to_owned(), shown))?;
         return Ok(ExitCode::SUCCESS);
     }
+    let (date, load_before) = (output::utc(output::now_ms()), load_average());
     let (all, profiles) = if args.paced || args.link.is_some() {
         (run_paced(args).await?, Value::Null)
     } else {
@@ -129,13 +132,33 @@ pub async fn run(args: &Args, provenance: &Value) -> Result<ExitCode> {
             "error": summary::mean_error(&all),
             "trials": all.iter().map(Comparison::json).collect::<Vec<_>>(),
             "profiles": profiles,
-            "tables": [archive::table("Errors", &errors), archive::table("Durations", &durations)],
+            "tables": [
+                archive::table("Errors", &errors),
+                archive::table("Durations", &durations),
+                archive::table("Run", &host_table(provenance, date, load_before)),
+            ],
         });
         crate::print_archive(result, provenance)?;
     } else {
         output::line(format!("{}\n{}", durations.text(), errors.text()))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the load averages of this machine over 1, 5 and 15 minutes.
+fn load_average() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let averages: Vec<&str> = text.split_whitespace().take(3).collect();
+    if averages.is_empty() { "unknown".into() } else { averages.join(" ") }
+}
+
+/// Returns a table of when and on what machine the runs were made, and its load before and after.
+fn host_table(provenance: &Value, date: String, load_before: String) -> Table {
+    let mut table = run_table(provenance);
+    for (name, value) in [("date", date), ("load before", load_before), ("load after", load_average())] {
+        table.row(vec![name.into(), value.into()]);
+    }
+    table
 }
 
 fn print_run(args: &Args, run: &str, comparison: &Comparison) -> Result<()> {
@@ -166,9 +189,10 @@ async fn run_paced(args: &Args) -> Result<Vec<Comparison>> {
         let real = trial::run(&trial, &args.dir).await?;
         let steal = CpuTimes::now().steal_since(&before);
         let Trial { name, setup, workload, .. } = trial.as_it_was(&real.history);
+        let size = CaseSize::of(&setup, &workload);
         let simulated =
             World::new(setup, workload)?.run(None).map_err(|broken| anyhow!("{name}: {broken}"))?;
-        let comparison = Comparison::of(&name, &real.outcome, &[simulated], steal)?;
+        let comparison = Comparison::of(&name, size, &real.outcome, &[simulated], steal)?;
         print_run(args, &name, &comparison)?;
         all.push(comparison);
     }

@@ -15,6 +15,7 @@ use client::{Cluster, JobTracker};
 use dfs_client::{Client, NodeState, PutOptions, PutSource, path::DfsPath};
 use sim::{
     PerPhase, Setup, Span, World,
+    catalog::CaseSize,
     fault::{Fault, FaultKind},
     profile::{Profile, Profiles},
     workload::history::{self, Calibrated, History},
@@ -416,12 +417,16 @@ impl Bench {
                 Some(Fault { at_s: at_s + later_s, for_s, what: FaultKind::Node { node } })
             });
             let seed = seed * u64::from(SIMULATIONS) + u64::from(number);
-            let world = World::new(setup(seed, faults.collect()), self.plan(workload, &history, later_s)?)?;
-            world.run(None).map_err(|broken| anyhow::anyhow!("{}: {broken}", workload.name))
+            let (setup, plan) = (setup(seed, faults.collect()), self.plan(workload, &history, later_s)?);
+            let size = CaseSize::of(&setup, &plan);
+            let outcome = World::new(setup, plan)?.run(None);
+            let outcome = outcome.map_err(|broken| anyhow::anyhow!("{}: {broken}", workload.name))?;
+            anyhow::Ok((size, outcome))
         };
         let simulated = (0..SIMULATIONS).map(simulate).collect::<Result<Vec<_>>>()?;
+        let (sizes, simulated): (Vec<CaseSize>, Vec<_>) = simulated.into_iter().unzip();
         let real = history.outcome("fair");
-        Comparison::of(workload.name, &real, &simulated, steal)
+        Comparison::of(workload.name, sizes[0], &real, &simulated, steal)
     }
 
     async fn submit_one(&self, workload: &Workload, number: usize) -> Result<String> {

@@ -5,13 +5,17 @@ use mrcore::metrics::stats::{max, mean, quantile};
 use serde_json::{Value, json};
 use sim::{
     Outcome,
+    catalog::CaseSize,
     report::{Cell, Table},
     trial::Fidelity,
 };
+use std::collections::BTreeMap;
 
 /// A run of a workload and its simulations. Simulated values are means over these.
 pub(super) struct Comparison {
     pub(super) name: String,
+    /// The cluster, the jobs and the offered load of the simulated run.
+    size: CaseSize,
     pub(super) fidelity: Fidelity,
     /// Real and simulated number of preemptions.
     pub(super) preemptions: [f64; 2],
@@ -24,7 +28,13 @@ pub(super) struct Comparison {
 
 impl Comparison {
     /// Fails if a job did not succeed, for real or in a simulation.
-    pub(super) fn of(name: &str, real: &Outcome, simulated: &[Outcome], steal: Option<f64>) -> Result<Self> {
+    pub(super) fn of(
+        name: &str,
+        size: CaseSize,
+        real: &Outcome,
+        simulated: &[Outcome],
+        steal: Option<f64>,
+    ) -> Result<Self> {
         let preemptions = |outcome: &Outcome| -> f64 {
             outcome.metrics.jobs().map(|(_, job)| f64::from(job.preemption.preemptions())).sum()
         };
@@ -45,6 +55,7 @@ impl Comparison {
         });
         Ok(Self {
             name: name.to_owned(),
+            size,
             fidelity: Fidelity { jobs },
             preemptions: [preemptions(real), mean(&simulated.iter().map(preemptions).collect::<Vec<_>>())],
             steal,
@@ -60,6 +71,7 @@ impl Comparison {
         let [real, simulated] = self.preemptions;
         json!({
             "trial": self.name,
+            "size": self.size,
             "error": self.fidelity.error(),
             "preemptions": { "real": real, "simulated": simulated },
             "steal": self.steal,
@@ -73,6 +85,23 @@ pub(super) fn mean_error(all: &[Comparison]) -> f64 {
     Fidelity { jobs: all.iter().flat_map(|one| one.fidelity.jobs.clone()).collect() }.error()
 }
 
+/// Returns by how much the mean of the other real runs of the same job differs from each, as a mean over
+/// all jobs: no simulator can be much better. `None` if no job ran twice.
+fn real_error(runs: &[&Comparison]) -> Option<f64> {
+    let mut by_job: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
+    for run in runs {
+        for (job, real_s, _) in &run.fidelity.jobs {
+            by_job.entry((&run.name, job)).or_default().push(*real_s);
+        }
+    }
+    let mut errors = Vec::new();
+    for real in by_job.values().filter(|real| real.len() > 1) {
+        let (sum, others) = (real.iter().sum::<f64>(), (real.len() - 1) as f64);
+        errors.extend(real.iter().map(|real_s| ((sum - real_s) / others / real_s - 1.0).abs()));
+    }
+    (!errors.is_empty()).then(|| mean(&errors))
+}
+
 /// Returns the distribution of the errors of each trial and of all, each over all its runs and jobs.
 pub(super) fn errors(all: &[Comparison]) -> Table {
     let head = [
@@ -84,6 +113,7 @@ pub(super) fn errors(all: &[Comparison]) -> Table {
         "p95",
         "largest",
         "mean difference",
+        "mean error of other real runs",
         "preemptions, real",
         "preemptions, simulated",
         "CPU steal, mean",
@@ -115,6 +145,7 @@ pub(super) fn errors(all: &[Comparison]) -> Table {
             percent(quantile(&errors, 0.95)),
             percent(max(&errors)),
             percent(mean(&differences)),
+            Cell::percent(real_error(&runs)),
             preemptions(0),
             preemptions(1),
             Cell::percent((!steal.is_empty()).then(|| mean(&steal))),
@@ -171,11 +202,17 @@ mod tests {
         trial::{Trial, short},
     };
 
+    fn size() -> CaseSize {
+        let Trial { setup, workload, .. } = short();
+        CaseSize::of(&setup, &workload)
+    }
+
     fn comparison(name: &str, jobs: &[(&str, f64, f64)]) -> Comparison {
         let jobs =
             jobs.iter().map(|(name, real, simulated)| ((*name).to_owned(), *real, *simulated)).collect();
         Comparison {
             name: name.to_owned(),
+            size: size(),
             fidelity: Fidelity { jobs },
             preemptions: [2.0, 3.0],
             steal: (name == "sort").then_some(0.02),
@@ -194,7 +231,7 @@ mod tests {
             World::new(setup, workload).expect("a policy").run(limit).expect("no rule broken")
         };
         let (whole, part) = (run(None), run(Some(Span::secs(5))));
-        let of = |real, simulated: &[Outcome]| Comparison::of("sort", real, simulated, None);
+        let of = |real, simulated: &[Outcome]| Comparison::of("sort", size(), real, simulated, None);
         let both = of(&whole, &[run(None), run(None)]).expect("all jobs have succeeded");
         assert_eq!((both.fidelity.jobs.len(), both.fidelity.error()), (3, 0.0));
         let why =
@@ -217,9 +254,14 @@ mod tests {
         let table = errors(&all);
         assert_eq!(row(&table, 0)[..7], ["sort", "2", "4", "7.5%", "5.0%", "18.5%", "20.0%"]);
         assert_eq!(row(&table, 2)[..4], ["all", "3", "5", "16.0%"]);
-        assert_eq!(row(&table, 2)[8..], ["6", "9", "2.0%", "2.0%"]);
-        assert_eq!(row(&table, 0)[10..], ["2.0%", "2.0%"]);
-        assert_eq!(row(&table, 1)[10..], ["-", "-"], "not known");
+        assert_eq!(row(&table, 2)[9..], ["6", "9", "2.0%", "2.0%"]);
+        assert_eq!(row(&table, 0)[11..], ["2.0%", "2.0%"]);
+        assert_eq!(row(&table, 1)[11..], ["-", "-"], "not known");
+        assert_eq!((&*row(&table, 0)[8], &*row(&table, 1)[8]), ("0.0%", "-"), "one run has no other");
+        let varied = [comparison("sort", &[("a", 10.0, 0.0)]), comparison("sort", &[("a", 12.5, 0.0)])];
+        // 12.5 s instead of 10 s, and 10 s instead of 12.5 s.
+        assert_eq!(row(&errors(&varied), 0)[8], "22.5%");
+        assert_eq!(varied[0].json()["size"], json!(size()));
         assert_eq!(row(&durations(&all), 1)[..6], ["sort", "b", "10.0", "10.0", "10.0", "9.0"]);
     }
 }

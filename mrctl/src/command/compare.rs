@@ -1,11 +1,9 @@
 //! `mrctl lab compare`: compares policies on several workloads, with paired statistics.
 
 use super::{
+    outputs::{can_write_all, create_figures_folder, create_folder, write, write_figures},
     provenance::Provenance,
-    sim::{
-        FAILURE_TIME_MIN, can_write_all, create_figures_folder, create_folder, parse_policies, policy_files,
-        write, write_figures,
-    },
+    sim::{FAILURE_TIME_MIN, parse_policies, policy_files},
 };
 use crate::output::{self, SimulationProgress, Usage, positive_time, whole_number};
 use anyhow::{Context, Result, bail};
@@ -37,18 +35,18 @@ const EXIT_INTERRUPTED: i32 = 130;
 /// Compare policies on several workloads, with paired statistics
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    mrctl compare --policies fifo,las,fcs --workloads hsrtf,gridmix --seeds 10\n  \
-    mrctl compare --policies fair,fcs --report out.html \\\n    \
+    mrctl lab compare --policies fifo,las,fcs --workloads hsrtf,gridmix --seeds 10\n  \
+    mrctl lab compare --policies fair,fcs --report out.html \\\n    \
       --workloads 'trace.tsv[nodes=20;load=0.8]'\n  \
-    mrctl compare --policies 'fcs[skips=20|60;slack_max=3|5]' --dir results \\\n    \
+    mrctl lab compare --policies 'fcs[skips=20|60;slack_max=3|5]' --dir results \\\n    \
       --workloads fcs-map-heavy --figures paper\n  \
-    mrctl compare --policies fair,fcs --workloads gridmix --dir out --part 2/4\n  \
-    mrctl compare --policies fair,coda --workloads laptop-hsrtf --seeds 3 --real\n\n\
+    mrctl lab compare --policies fair,fcs --workloads gridmix --dir out --part 2/4\n  \
+    mrctl lab compare --policies fair,coda --workloads laptop-hsrtf --seeds 3 --real\n\n\
     Options of a workload, in brackets: nodes, map-slots, reduce-slots, cluster,\n\
     jobs, gap, load, scale, trace-nodes, profiles, faults, mtbf, mttr; they are\n\
     those of `mrctl sim`, gap in seconds. Values separated by | give every\n\
     combination. docs/research/simulator.md has the columns and their units.\n\
-    `mrctl lab compare` is the same command.")]
+    `mrctl compare` is the same command.")]
 pub(crate) struct Args {
     /// Policies, separated by commas, with parameters in brackets; LABEL=POLICY gives one a label.
     /// Values separated by | give every combination, at most 1,000

@@ -23,7 +23,7 @@ pub(crate) struct Details {
     workload: String,
     /// The size of the workload in the first seed.
     #[serde(flatten)]
-    size: CaseSize,
+    pub(crate) size: CaseSize,
     /// The offered load in each seed, for [`job_rows`]; none if all jobs arrive at once.
     #[serde(skip)]
     offered_loads: Vec<Option<OfferedLoad>>,

@@ -33,7 +33,7 @@ fn write_rows(
         |name: &str| rows.iter().map(|row| row.get(name).unwrap_or(&Value::Null)).collect::<Vec<_>>();
     let mut fields = Vec::new();
     for name in &names {
-        let physical = physical_type(&column(name));
+        let physical = physical_type(name);
         let logical = (physical == Physical::BYTE_ARRAY).then_some(LogicalType::String);
         let field = Type::primitive_type_builder(name, physical)
             .with_repetition(Repetition::OPTIONAL)
@@ -51,7 +51,7 @@ fn write_rows(
     for name in names {
         let Some(mut writer) = group.next_column()? else { break };
         let values = column(name);
-        match physical_type(&values) {
+        match physical_type(name) {
             Physical::BOOLEAN => write_column::<BoolType>(&mut writer, &values, Value::as_bool)?,
             Physical::INT64 => write_column::<Int64Type>(&mut writer, &values, Value::as_i64)?,
             Physical::DOUBLE => write_column::<DoubleType>(&mut writer, &values, Value::as_f64)?,
@@ -66,20 +66,14 @@ fn write_rows(
     Ok(())
 }
 
-/// Returns the type of a column: that of all values that are not null. A column with only nulls is
-/// one of times of jobs of which none has ended.
-fn physical_type(values: &[&Value]) -> Physical {
-    let all = |is: fn(&Value) -> bool| values.iter().all(|value| value.is_null() || is(value));
-    if values.iter().all(|value| value.is_null()) {
-        Physical::DOUBLE
-    } else if all(Value::is_boolean) {
-        Physical::BOOLEAN
-    } else if all(Value::is_i64) {
-        Physical::INT64
-    } else if all(Value::is_number) {
-        Physical::DOUBLE
-    } else {
-        Physical::BYTE_ARRAY
+/// Returns the type of a column. It depends on the name only, so that files with different jobs have the
+/// same schema.
+fn physical_type(column: &str) -> Physical {
+    match column {
+        "policy" | "job" | "name" | "group" | "user" | "failure" => Physical::BYTE_ARRAY,
+        "seed" | "maps" | "reduces" | "input_bytes" | "preempted" => Physical::INT64,
+        "succeeded" => Physical::BOOLEAN,
+        _ => Physical::DOUBLE,
     }
 }
 
@@ -103,12 +97,18 @@ mod tests {
         record::Field,
     };
     use serde_json::json;
+    use sim::{
+        PerPhase, Setup,
+        experiment::{Experiment, Variant},
+        profile,
+        workload::papers,
+    };
 
     #[test]
     fn rows_are_read_back_with_their_types_nulls_and_provenance() {
         let rows = [
-            json!({"completion_s": 1.5, "job": "job_1", "maps": 3, "succeeded": true, "waiting_s": null}),
-            json!({"completion_s": null, "job": "job_2", "maps": 4, "succeeded": false, "waiting_s": null}),
+            json!({"completion_s": 1.5, "job": "job_1", "maps": 3, "succeeded": true, "failure": null}),
+            json!({"completion_s": null, "job": "job_2", "maps": 4, "succeeded": false, "failure": null}),
         ];
         let rows = rows.map(|row| row.as_object().cloned().expect("an object"));
         let mut file = tempfile::tempfile().expect("a temporary file");
@@ -120,7 +120,8 @@ mod tests {
         let types: Vec<Physical> =
             (0..schema.num_columns()).map(|at| schema.column(at).physical_type()).collect();
         let (double, text) = (Physical::DOUBLE, Physical::BYTE_ARRAY);
-        assert_eq!(types, [double, text, Physical::INT64, Physical::BOOLEAN, double]);
+        // In the order of the names; also a column of nulls has the type of its name.
+        assert_eq!(types, [double, text, text, Physical::INT64, Physical::BOOLEAN]);
         let value = |field: &Field| match field {
             Field::Null => Value::Null,
             Field::Bool(value) => json!(value),
@@ -138,5 +139,33 @@ mod tests {
             })
             .collect();
         assert_eq!(read, rows);
+    }
+
+    /// Otherwise a value would be written as null.
+    #[test]
+    fn every_value_of_a_job_has_the_type_of_its_column() {
+        let experiment = Experiment {
+            setup: Setup::even(2, PerPhase { map: 2, reduce: 1 }, "fifo"),
+            faults: None,
+            workload: &|seed| papers::hsrtf(&profile::built_in(), seed),
+            users: Vec::new(),
+            variants: vec![Variant::plain("fifo")],
+            seeds: 1..2,
+            limit: Some(sim::Span::secs(200)),
+            alone: false,
+            monitor: None,
+        };
+        let comparison = experiment.run().expect("it runs");
+        let Value::Array(jobs) = sim_json::jobs(&comparison, 0) else { panic!("an array") };
+        assert!(jobs.iter().any(|job| !job["completion_s"].is_null()), "{jobs:?}");
+        for (name, value) in jobs.iter().filter_map(Value::as_object).flatten() {
+            let fits = match physical_type(name) {
+                Physical::BOOLEAN => value.is_boolean(),
+                Physical::INT64 => value.is_i64(),
+                Physical::DOUBLE => value.is_f64(),
+                _ => value.is_string(),
+            };
+            assert!(fits || value.is_null(), "{name}: {value}");
+        }
     }
 }

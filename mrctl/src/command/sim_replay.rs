@@ -1,8 +1,9 @@
 //! `mrctl replay`: simulates the jobs of a history under other policies.
 
 use super::{
+    outputs::{NewHistories, can_write_all, write},
     provenance::Provenance,
-    sim::{NewHistories, can_write_all, parse_policies, policy_files, write},
+    sim::{parse_policies, policy_files},
     sim_json,
     why::{SimulatedWhy, print_simulated},
 };

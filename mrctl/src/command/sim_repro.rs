@@ -2,8 +2,8 @@
 //! simulated at the size of the paper or on a real cluster on this machine.
 
 use super::{
+    outputs::{can_write_all, create_folder, write},
     provenance::Provenance,
-    sim::{can_write_all, create_folder, write},
 };
 use crate::output::{self, SimulationProgress, Usage, positive_time, whole_number};
 use anyhow::Result;
@@ -277,8 +277,10 @@ fn index(folder: &Path) -> String {
     for paper in Paper::ALL {
         let Some(found) = read(folder, paper) else { continue };
         let claims = found["claims"].as_array().map_or(&[][..], Vec::as_slice);
-        let agrees =
-            |claim: &&Value| claim["verdict"].as_str().is_some_and(|text| text.starts_with("agrees"));
+        let agrees = |claim: &&Value| {
+            let rules = if claim["literal"].is_null() { "ours" } else { "literal" };
+            claim[rules]["verdict"].as_str().is_some_and(|text| text.starts_with("agrees"))
+        };
         let agree = claims.iter().filter(agrees).count();
         let text = |key: &str| report::html::escape(found[key].as_str().unwrap_or("-"));
         let _ = write!(
@@ -332,7 +334,10 @@ mod tests {
     fn index_lists_the_papers_whose_results_are_in_the_folder() {
         let dir = tempfile::tempdir().unwrap();
         let found = json!({ "title": "FCS & co", "commit": "abc", "seeds": 30,
-            "claims": [{ "verdict": "agrees" }, { "verdict": "differs" }] });
+            "claims": [
+                { "literal": { "verdict": "agrees" }, "ours": { "verdict": "differs" } },
+                { "literal": null, "ours": { "verdict": "differs" } },
+            ] });
         std::fs::write(dir.path().join("fcs.json"), found.to_string()).unwrap();
         std::fs::write(dir.path().join("coshh.json"), "not JSON").unwrap();
         let page = index(dir.path());

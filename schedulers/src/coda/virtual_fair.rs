@@ -6,11 +6,11 @@
 //! the work of a job, so that a corrected estimate corrects the virtual progress as well.
 
 use super::estimator::Work;
-use crate::shares::{Claim, divide};
+use crate::shares::{SlotDemand, divide};
 use mrcore::{PerPhase, Phase, Time, ids::JobId};
 use std::collections::BTreeMap;
 
-/// A job and its claim to slots.
+/// A job and its demand for slots.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SharingJob {
     pub(super) id: JobId,
@@ -20,7 +20,7 @@ pub(super) struct SharingJob {
     pub(super) work: Work,
 }
 
-/// The claim of a pool.
+/// The demand of a pool.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct SharingPool {
     pub(super) weight: f64,
@@ -127,10 +127,10 @@ fn job_shares(
     for (at, job) in jobs.iter().enumerate() {
         members[job.pool].push(at);
     }
-    let claims: Vec<Claim> = pools
+    let claims: Vec<SlotDemand> = pools
         .iter()
         .zip(&members)
-        .map(|(pool, members)| Claim {
+        .map(|(pool, members)| SlotDemand {
             weight: pool.weight,
             min: pool.min[phase],
             demand: members.iter().map(|at| demands[*at]).sum(),
@@ -138,8 +138,8 @@ fn job_shares(
         .collect();
     let mut shares = vec![0.0; jobs.len()];
     for (members, pool_share) in members.iter().zip(divide(slots, &claims)) {
-        let claim = |at: &usize| Claim { weight: jobs[*at].weight, min: 0.0, demand: demands[*at] };
-        let claims: Vec<Claim> = members.iter().map(claim).collect();
+        let claim = |at: &usize| SlotDemand { weight: jobs[*at].weight, min: 0.0, demand: demands[*at] };
+        let claims: Vec<SlotDemand> = members.iter().map(claim).collect();
         for (at, share) in members.iter().zip(divide(pool_share, &claims)) {
             shares[*at] = share;
         }

@@ -5,7 +5,7 @@ use crate::{
     estimate::demand,
     params::Section,
     ranked_queue::{RankedQueue, Real},
-    shares::{Claim, divide},
+    shares::{SlotDemand, divide},
 };
 use mrcore::{
     Cluster, Fact, PerPhase, Phase, Plan, Why,
@@ -239,12 +239,12 @@ impl Pools {
     /// Divides all slots among the pools, and the slots of each pool among its jobs.
     pub(crate) fn compute_shares(&mut self, cluster: &Cluster) {
         for phase in Phase::BOTH {
-            let jobs: Vec<Vec<(JobId, Claim)>> = self
+            let jobs: Vec<Vec<(JobId, SlotDemand)>> = self
                 .pools
                 .iter()
                 .map(|pool| {
                     let runs = pool.jobs.iter().filter(|job| !pool.is_waiting_for_pool(**job));
-                    let claim = |job: &Job| Claim {
+                    let claim = |job: &Job| SlotDemand {
                         weight: weight(job.spec.priority),
                         min: 0.0,
                         demand: demand(job, phase, cluster),
@@ -252,19 +252,19 @@ impl Pools {
                     runs.filter_map(|job| Some((*job, claim(cluster.job(*job)?)))).collect()
                 })
                 .collect();
-            let claims: Vec<Claim> = self
+            let claims: Vec<SlotDemand> = self
                 .pools
                 .iter()
                 .zip(&jobs)
                 .map(|(pool, jobs)| {
                     let demand = jobs.iter().map(|(_, claim)| claim.demand).sum();
-                    Claim { weight: pool.weight, min: f64::from(pool.min[phase]), demand }
+                    SlotDemand { weight: pool.weight, min: f64::from(pool.min[phase]), demand }
                 })
                 .collect();
             let shares = divide(f64::from(cluster.slots(phase)), &claims);
             for ((pool, share), jobs) in self.pools.iter_mut().zip(shares).zip(jobs) {
                 pool.fair_share[phase] = share;
-                let claims: Vec<Claim> = jobs.iter().map(|(_, claim)| *claim).collect();
+                let claims: Vec<SlotDemand> = jobs.iter().map(|(_, claim)| *claim).collect();
                 for ((job, _), share) in jobs.iter().zip(divide(share, &claims)) {
                     if let Some(entry) = self.jobs.get_mut(job) {
                         entry.share[phase] = share;

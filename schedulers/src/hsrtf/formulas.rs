@@ -1,7 +1,7 @@
 //! The equations of hSRTF (Cheriere, Donat-Bouillud, Ibrahim and Simonin, SAC 2016). Each is a
 //! plain function; the tests below compare it with values that were computed by hand.
 
-use crate::shares::{Claim, divide};
+use crate::shares::{SlotDemand, divide};
 use mrcore::PerPhase;
 
 /// The remaining tasks of a job and their durations.
@@ -47,7 +47,7 @@ pub fn shares(total: f64, jobs: &[(f64, f64)], literal: bool) -> Vec<f64> {
 fn by_weight(total: f64, jobs: Vec<(f64, f64)>, literal: bool) -> Vec<f64> {
     let with_demand = jobs.iter().filter(|(_, demand)| *demand > 0.0).count() as f64;
     let least = if with_demand <= total && !literal { 1.0 } else { 0.0 };
-    let claim = |(weight, demand): (f64, f64)| Claim { weight, min: demand.min(least), demand };
+    let claim = |(weight, demand): (f64, f64)| SlotDemand { weight, min: demand.min(least), demand };
     divide(total, &jobs.into_iter().map(claim).collect::<Vec<_>>())
 }
 

@@ -83,11 +83,16 @@ pub struct Score {
     /// Jain's index of the slowdowns, mean over seeds: 1 if all jobs are slowed down equally. Null if
     /// `unfinished` is not 0.
     pub jain: Option<f64>,
+    /// Jobs without a slowdown, over all seeds: they did not succeed alone, or were not submitted.
+    pub slowdown_left_out: usize,
     /// Finish-time fairness: completion divided by the completion under `fair`, 99th percentile over
     /// the jobs of all seeds, and its 95% interval; null for one seed.
     pub rho_p99: Option<f64>,
     pub rho_p99_low: Option<f64>,
     pub rho_p99_high: Option<f64>,
+    /// Jobs without a finish-time fairness, over all seeds: they did not succeed under `fair`, or were
+    /// not submitted. The largest tenth is also without those among them.
+    pub rho_left_out: usize,
     /// Mean completion of the largest tenth of the jobs of all seeds, divided by that under `fair`, and
     /// its 95% interval; null for one seed.
     pub largest_against_fair: Option<f64>,
@@ -143,14 +148,19 @@ fn least_completions(run: &RunRecord) -> BTreeMap<u32, f64> {
     run.jobs.iter().map(|job| (job.job, at_least(job))).collect()
 }
 
-/// Calls `of` for each job in both maps, with its number and both completions.
-fn paired(ours: BTreeMap<u32, f64>, theirs: &RunRecord, mut of: impl FnMut(u32, f64, f64)) {
+/// Calls `of` for each job in both maps, with its number and both completions. Returns the number of
+/// jobs that are in only one of them.
+fn paired(ours: &BTreeMap<u32, f64>, theirs: &RunRecord, mut of: impl FnMut(u32, f64, f64)) -> usize {
+    let all = ours.keys().copied().chain(theirs.jobs.iter().map(|job| job.job)).collect::<BTreeSet<_>>();
     let theirs = completions(theirs);
-    for (job, our_s) in ours {
-        if let Some(their_s) = theirs.get(&job) {
-            of(job, our_s, *their_s);
+    let mut left_out = 0;
+    for job in all {
+        match (ours.get(&job), theirs.get(&job)) {
+            (Some(our_s), Some(their_s)) => of(job, *our_s, *their_s),
+            _ => left_out += 1,
         }
     }
+    left_out
 }
 
 impl Leaderboard {
@@ -269,6 +279,8 @@ impl Leaderboard {
             scores.sort_by(|one, other| order(one).partial_cmp(&order(other)).unwrap_or(Ordering::Equal));
             for score in scores {
                 let bound = |cell: Cell| cell.as_lower_bound(score.unfinished > 0);
+                let slowdown = |value| bound(Cell::number(value)).without_jobs(score.slowdown_left_out);
+                let rho = |cell| bound(cell).without_jobs(score.rho_left_out);
                 table.row(vec![
                     score.policy.as_str().into(),
                     score.completion_s.into(),
@@ -276,12 +288,12 @@ impl Leaderboard {
                         .against_reference
                         .map_or_else(|| "-".into(), |change| Cell::change(change.mean, change.interval())),
                     self.verdict(score).into(),
-                    bound(Cell::number(score.slowdown_p50)),
-                    bound(Cell::number(score.slowdown_p95)),
-                    bound(Cell::number(score.slowdown_p99)),
+                    slowdown(score.slowdown_p50),
+                    slowdown(score.slowdown_p95),
+                    slowdown(score.slowdown_p99),
                     Cell::number(score.jain),
-                    bound(Cell::interval(score.rho_p99, both(score.rho_p99_low, score.rho_p99_high))),
-                    bound(Cell::interval(
+                    rho(Cell::interval(score.rho_p99, both(score.rho_p99_low, score.rho_p99_high))),
+                    rho(Cell::interval(
                         score.largest_against_fair,
                         both(score.largest_against_fair_low, score.largest_against_fair_high),
                     )),
@@ -457,6 +469,7 @@ fn score(
     let over_seeds =
         |of: &dyn Fn(&RunRecord) -> f64| Figure::of(&ours.values().map(|run| of(run)).collect::<Vec<_>>());
     let (mut changes, mut left_out) = (Vec::new(), 0);
+    let (mut slowdown_left_out, mut rho_left_out) = (0, 0);
     let (mut slowdowns, mut jains) = (Vec::new(), Vec::new());
     // For each seed: all values, and the sums under this policy and under `fair`.
     let (mut rhos, mut largest): (Vec<Vec<f64>>, Vec<[f64; 2]>) = (Vec::new(), Vec::new());
@@ -468,7 +481,7 @@ fn score(
         if let Some(other) = reference.and_then(|runs| runs.get(seed)).filter(|_| !is_reference) {
             let mut sums = [0.0, 0.0];
             let mut both = 0;
-            paired(completions(run), other, |_, our_s, their_s| {
+            paired(&completions(run), other, |_, our_s, their_s| {
                 sums = [sums[0] + our_s, sums[1] + their_s];
                 both += 1;
             });
@@ -478,12 +491,14 @@ fn score(
         let fair = fair.and_then(|runs| runs.get(seed));
         if let Some(alone) = alone.and_then(|runs| runs.get(seed)) {
             let mut slowed = Vec::new();
-            paired(least_completions(run), alone, |_, our_s, alone_s| slowed.push(our_s / alone_s.max(1e-6)));
+            slowdown_left_out += paired(&least_completions(run), alone, |_, our_s, alone_s| {
+                slowed.push(our_s / alone_s.max(1e-6));
+            });
             jains.extend(jain(&slowed));
             slowdowns.append(&mut slowed);
             if let Some(fair) = fair {
                 let (large, mut sums) = (largest_jobs(alone), [0.0, 0.0]);
-                paired(least_completions(run), fair, |job, our_s, fair_s| {
+                paired(&least_completions(run), fair, |job, our_s, fair_s| {
                     if large.contains(&job) {
                         sums = [sums[0] + our_s, sums[1] + fair_s];
                     }
@@ -493,7 +508,9 @@ fn score(
         }
         if let Some(fair) = fair {
             let mut of_seed = Vec::new();
-            paired(least_completions(run), fair, |_, our_s, fair_s| of_seed.push(our_s / fair_s.max(1e-6)));
+            rho_left_out += paired(&least_completions(run), fair, |_, our_s, fair_s| {
+                of_seed.push(our_s / fair_s.max(1e-6));
+            });
             rhos.extend((!of_seed.is_empty()).then_some(of_seed));
         }
     }
@@ -518,10 +535,12 @@ fn score(
         slowdown_p50: known(&slowdowns, 0.5),
         slowdown_p95: known(&slowdowns, 0.95),
         slowdown_p99: known(&slowdowns, 0.99),
+        slowdown_left_out,
         jain: (!jains.is_empty() && unfinished == 0).then(|| mean(&jains)),
         rho_p99: known(&rhos.concat(), 0.99),
         rho_p99_low,
         rho_p99_high,
+        rho_left_out,
         largest_against_fair: largest.map(|[ours, fair]| ours / fair),
         largest_against_fair_low,
         largest_against_fair_high,

@@ -15,7 +15,7 @@ use mrcore::{
     metrics::{JOBS_SHOWN_MAX, JobFigures, stats::quantile, timeline::Timeline},
 };
 use std::fmt::Write as _;
-pub use table::{Cell, Table, change_cell, percent, show, show_change};
+pub use table::{Cell, Table, percent, show, show_change};
 
 /// Returns a table with the difference of the mean completion time of each policy to that of the first
 /// policy, as in a campaign, and whether its interval shows one.

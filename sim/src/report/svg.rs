@@ -392,9 +392,9 @@ pub fn bars<B: Into<Bar> + Copy>(
     chart.finish()
 }
 
-/// A row of [`points`]: a label, the least and the largest published value, and ours with half the
-/// width of its interval.
-pub type PointRow<'a> = (&'a str, Option<(f64, f64)>, Option<(f64, f64)>);
+/// A row of [`points`]: a label, the least and the largest published value, and ours with its
+/// interval.
+pub type PointRow<'a> = (&'a str, Option<(f64, f64)>, Option<Bar>);
 
 /// Returns a chart with one row per label: the published value as a diamond, or the published range
 /// as a bar, and our mean as a dot over its interval. Values may be negative. A range that is infinite
@@ -404,7 +404,7 @@ pub fn points(x_label: &str, rows: &[PointRow<'_>]) -> String {
     const ROW: f64 = 20.0;
     let (width, top) = (SCREEN.width, SCREEN.top);
     let values = rows.iter().flat_map(|(_, paper, ours)| {
-        let ours = ours.map(|(mean, half_width)| [mean - half_width, mean + half_width]);
+        let ours = ours.map(|ours| [ours.low, ours.high]);
         let paper = paper.map(|(low, high)| [low, high]);
         paper.into_iter().chain(ours).flatten().collect::<Vec<_>>()
     });
@@ -450,14 +450,16 @@ pub fn points(x_label: &str, rows: &[PointRow<'_>]) -> String {
                 colour(1)
             );
         }
-        if let Some((mean, half_width)) = ours.filter(|(mean, half)| mean.is_finite() && half.is_finite()) {
-            let (low, high) = (x(mean - half_width), x(mean + half_width));
+        if let Some(Bar { value, low, high }) =
+            ours.filter(|ours| [ours.value, ours.low, ours.high].iter().all(|end| end.is_finite()))
+        {
+            let (low, high) = (x(low), x(high));
             let _ = write!(
                 body,
                 "<line x1='{low:.1}' y1='{y:.1}' x2='{high:.1}' y2='{y:.1}' stroke='{0}' stroke-width='2'/>\
                  <circle cx='{1:.1}' cy='{y:.1}' r='3.5' fill='{0}'/>",
                 colour(0),
-                x(mean)
+                x(value)
             );
         }
         if let Some((paper, _)) = paper.filter(|(low, high)| low.total_cmp(high).is_eq() && low.is_finite()) {
@@ -553,9 +555,12 @@ mod tests {
                 bars::<Bar>(layout, "s", &[], &[]),
                 points(
                     "s",
-                    &[("a<b", Some((-0.45, -0.45)), Some((-0.2, 0.1))), ("x", None, Some((f64::NAN, 0.0)))],
+                    &[
+                        ("a<b", Some((-0.45, -0.45)), Some((-0.2, 0.1).into())),
+                        ("x", None, Some((f64::NAN, 0.0).into())),
+                    ],
                 ),
-                points("s", &[("less", Some((f64::NEG_INFINITY, 0.0)), Some((-0.2, 0.1)))]),
+                points("s", &[("less", Some((f64::NEG_INFINITY, 0.0)), Some((-0.2, 0.1).into()))]),
                 bars(layout, "s", &["x".to_owned()], &[("a", vec![(f64::NAN, 0.0)])]),
                 points("s", &[]),
             ];
@@ -571,7 +576,7 @@ mod tests {
 
     #[test]
     fn published_ranges_are_bars_and_published_values_diamonds() {
-        let of = |paper| points("s", &[("a", Some(paper), Some((-0.2, 0.1)))]);
+        let of = |paper| points("s", &[("a", Some(paper), Some((-0.2, 0.1).into()))]);
         let marks = |chart: &str| (chart.matches("<rect").count(), chart.matches("<path").count());
         assert_eq!(marks(&of((-0.3, -0.3))), (0, 1));
         assert_eq!(marks(&of((-0.14, -0.02))), (1, 0));
@@ -583,10 +588,10 @@ mod tests {
     #[test]
     fn chart_of_a_paper_is_a_file_with_its_size_and_provenance() {
         let series = [("a", vec![1.0]), ("b", vec![2.0]), ("c", vec![3.0])];
-        let chart = file(&cdf(&COLUMN, "s", &series), "mrctl compare --policies 'a<b'");
+        let chart = file(&cdf(&COLUMN, "s", &series), "mrctl lab compare --policies 'a<b'");
         assert!(chart.starts_with("<?xml version='1.0' encoding='UTF-8'?>\n<svg xmlns="), "{chart}");
         assert!(chart.contains("width='240pt'") && chart.contains("font-size='8'"), "{chart}");
-        assert!(chart.contains("<desc>mrctl compare --policies &#39;a&lt;b&#39;</desc>"), "{chart}");
+        assert!(chart.contains("<desc>mrctl lab compare --policies &#39;a&lt;b&#39;</desc>"), "{chart}");
         // The curves differ without colours, and the legend has two rows above the plot.
         assert_eq!(chart.matches("stroke-dasharray='5 2'").count(), 2, "{chart}");
         assert!(chart.contains("<text x='56.0' y='12.6'>a</text>"), "{chart}");

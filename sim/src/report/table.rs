@@ -70,6 +70,17 @@ impl Cell {
         self
     }
 
+    /// Adds how many jobs a number leaves out, if any: `1.5; without 3 jobs`.
+    #[must_use]
+    pub fn without_jobs(mut self, left_out: usize) -> Self {
+        if let Self::Number(Some(_), text) | Self::Interval { text, .. } = &mut self
+            && left_out > 0
+        {
+            let _ = write!(text, "; without {}", crate::count(left_out, "job"));
+        }
+        self
+    }
+
     /// Returns the text of the cell.
     pub fn text(&self) -> &str {
         match self {
@@ -250,14 +261,6 @@ pub fn show_change(change: Figure) -> String {
     let half_width =
         if change.half_width > 0.0 { format!(" ±{:.1}", change.half_width * 100.0) } else { String::new() };
     format!("{:+.1}%{half_width}", percent_of(change.mean))
-}
-
-/// Formats a change as a cell; a dash if the change is unknown because different jobs failed or did
-/// not end.
-pub fn change_cell(change: Option<Figure>) -> Cell {
-    change
-        .and_then(Figure::known)
-        .map_or_else(|| Cell::from("-"), |change| Cell::Figure(change, show_change(change)))
 }
 
 #[cfg(test)]

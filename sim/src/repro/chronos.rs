@@ -1,6 +1,6 @@
 //! The Chronos paper: two jobs on 8 nodes, one of which dies (section 5, figures 1 to 4).
 
-use super::{Lab, Number, Ours, PaperNumber, Reproduction, change, columns, ours_of, per_run};
+use super::{Assumed, Lab, Number, Ours, PaperNumber, Reproduction, Results, change, columns, per_run};
 use crate::{
     Outcome, Setup, Workload, clusters,
     experiment::{Comparison, Experiment, ExperimentError, Variant, makespan_s},
@@ -89,7 +89,7 @@ impl Assumptions {
     ) -> Result<Option<BTreeMap<u64, f64>>, ExperimentError> {
         let Some(at) = case.at else { return Ok(Some(BTreeMap::new())) };
         let workload = |seed| self.workload(case.program, seed);
-        let [inner, _] = case.policies();
+        let [inner, ..] = case.policies();
         let variants = vec![inner];
         let undisturbed = self.experiment(&workload, None, variants, lab.seed_range(seeds));
         let comparison = lab.run_unarchived(&format!("{}: without a failure", case.title), undisturbed)?;
@@ -163,11 +163,15 @@ struct Case {
 }
 
 impl Case {
-    /// Returns the inner policy, and Chronos around it as in the paper.
-    fn policies(&self) -> [Variant; 2] {
-        let paper = [("early", "lost"), NEVER[0], NEVER[1]];
+    /// Returns the inner policy, and Chronos around it that acts when the node is lost: with our rules,
+    /// and with those of the paper only.
+    fn policies(&self) -> [Variant; 3] {
         let wrapped = format!("chronos({})", self.inner);
-        [Variant::tuned(self.inner, self.inner, &NEVER), Variant::tuned("chronos", &wrapped, &paper)]
+        [
+            Variant::tuned(self.inner, self.inner, &NEVER),
+            Variant::tuned("chronos", &wrapped, &[("early", "lost"), NEVER[0], NEVER[1]]),
+            Variant::tuned("chronos, literal", &wrapped, &[("literal", "true"), NEVER[0], NEVER[1]]),
+        ]
     }
 }
 
@@ -201,10 +205,9 @@ fn compare(
         &wrapped,
         &[("early", "lost"), NEVER[0], NEVER[1], ("preempt", "kill")],
     ));
-    variants.push(Variant::tuned("chronos, literal", &wrapped, &[("literal", "true"), NEVER[0], NEVER[1]]));
     let Some(comparison) = Assumptions::of(lab).run(lab, title, case, variants)? else {
         for number in numbers {
-            out.claim(number.what.as_str(), number.paper, None).of(&number.source);
+            out.claim_of(number.what.as_str(), number.paper, |_| None).of(&number.source);
         }
         return Ok(None);
     };
@@ -223,7 +226,7 @@ fn on_suspicion(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentE
     let mut table = Table::new(&columns);
     for case in [FIFO, FAIR] {
         let wrapped = format!("chronos({})", case.inner);
-        let [plain, mut chronos] = case.policies();
+        let [plain, mut chronos, _] = case.policies();
         chronos.label = format!("{wrapped}, when lost");
         let suspect = Variant::tuned(&format!("{wrapped}, when suspect"), &wrapped, &NEVER);
         let title = format!("on suspicion, {}", case.inner);
@@ -267,7 +270,8 @@ fn lose_each_node(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experimen
     let workload = |seed| assumed.workload(FAIR.program, seed);
     for node in 0..8 {
         let faults = |seed| vec![death(times_s[&seed], node)];
-        let variants = FAIR.policies().to_vec();
+        let [plain, chronos, _] = FAIR.policies();
+        let variants = vec![plain, chronos];
         let experiment = assumed.experiment(&workload, Some(&faults), variants, lab.seed_range(1));
         let comparison = lab.run(&format!("node {node}"), experiment)?;
         let tasks = |job: u32| {
@@ -359,7 +363,7 @@ const VARIATIONS: [Variation; 30] = [
 ];
 
 /// Our value for a number of the paper, with the inner policy.
-type OurFigure = fn(&Comparison, &str) -> Option<Ours>;
+type OurFigure = fn(Results<'_>, &str) -> Option<Ours>;
 
 /// The source of a number of the paper, its names as a claim and as a column of its sensitivity, its
 /// value, and ours.
@@ -374,70 +378,70 @@ fn numbers(rows: &[NumberRow], case: &Case) -> Vec<PaperNumber> {
     rows.iter().map(number).collect()
 }
 
-fn first_job(comparison: &Comparison, inner: &str) -> Option<Ours> {
+fn first_job(comparison: Results<'_>, inner: &str) -> Option<Ours> {
     change(comparison, Some("small"), "chronos", inner)
 }
 
-fn second_job(comparison: &Comparison, inner: &str) -> Option<Ours> {
+fn second_job(comparison: Results<'_>, inner: &str) -> Option<Ours> {
     change(comparison, Some("large"), "chronos", inner)
 }
 
 /// Returns a change over the seeds in which the first job lost tasks. In the others there is nothing
 /// to recover.
-fn after_a_loss(ours: Option<Ours>, comparison: &Comparison, inner: &str) -> Option<Ours> {
+fn after_a_loss(ours: Option<Ours>, comparison: Results<'_>, inner: &str) -> Option<Ours> {
     let lost = per_run(comparison, inner, first_job_wait)?.by_seed;
     let by_seed = ours?.by_seed.into_iter().zip(lost);
-    Some(Ours::of(by_seed.map(|(ours, lost)| ours.filter(|_| lost.is_some())).collect()))
+    Some(Ours::of_changes(by_seed.map(|(ours, lost)| ours.filter(|_| lost.is_some())).collect()))
 }
 
-fn first_job_after_a_loss(comparison: &Comparison, inner: &str) -> Option<Ours> {
+fn first_job_after_a_loss(comparison: Results<'_>, inner: &str) -> Option<Ours> {
     Some(after_a_loss(first_job(comparison, inner), comparison, inner)?.mixed())
 }
 
-fn second_job_after_a_loss(comparison: &Comparison, inner: &str) -> Option<Ours> {
+fn second_job_after_a_loss(comparison: Results<'_>, inner: &str) -> Option<Ours> {
     after_a_loss(second_job(comparison, inner), comparison, inner)
 }
 
 /// Returns the relative change of the locality of all maps of a job with Chronos.
-fn locality_change(comparison: &Comparison, inner: &str, group: &str) -> Option<Ours> {
+fn locality_change(comparison: Results<'_>, inner: &str, group: &str) -> Option<Ours> {
     let of =
         |label: &str| Some(comparison.means(comparison.index(label)?, Some(group), JobFigures::locality));
     let pairs = of("chronos")?.into_iter().zip(of(inner)?);
     let change =
         |(ours, theirs): (Option<f64>, Option<f64>)| Some(ours? / theirs.filter(|it| *it > 0.0)? - 1.0);
-    Some(Ours::of(pairs.map(change).collect()))
+    Some(Ours::of_changes(pairs.map(change).collect()))
 }
 
-fn first_job_locality(comparison: &Comparison, inner: &str) -> Option<Ours> {
+fn first_job_locality(comparison: Results<'_>, inner: &str) -> Option<Ours> {
     locality_change(comparison, inner, "small")
 }
 
-fn second_job_locality(comparison: &Comparison, inner: &str) -> Option<Ours> {
+fn second_job_locality(comparison: Results<'_>, inner: &str) -> Option<Ours> {
     locality_change(comparison, inner, "large")
 }
 
-fn wait_without(comparison: &Comparison, inner: &str) -> Option<Ours> {
+fn wait_without(comparison: Results<'_>, inner: &str) -> Option<Ours> {
     per_run(comparison, inner, first_job_wait)
 }
 
-fn mixed_wait_without(comparison: &Comparison, inner: &str) -> Option<Ours> {
+fn mixed_wait_without(comparison: Results<'_>, inner: &str) -> Option<Ours> {
     Some(wait_without(comparison, inner)?.mixed())
 }
 
-fn wait_with(comparison: &Comparison, _: &str) -> Option<Ours> {
+fn wait_with(comparison: Results<'_>, _: &str) -> Option<Ours> {
     per_run(comparison, "chronos", first_job_wait)
 }
 
-fn local_without(comparison: &Comparison, inner: &str) -> Option<Ours> {
+fn local_without(comparison: Results<'_>, inner: &str) -> Option<Ours> {
     per_run(comparison, inner, first_job_rerun_locality)
 }
 
-fn local_with(comparison: &Comparison, _: &str) -> Option<Ours> {
+fn local_with(comparison: Results<'_>, _: &str) -> Option<Ours> {
     per_run(comparison, "chronos", first_job_rerun_locality)
 }
 
 /// Returns the time until both jobs have ended under the inner policy.
-fn both_jobs(comparison: &Comparison, inner: &str) -> Option<Ours> {
+fn both_jobs(comparison: Results<'_>, inner: &str) -> Option<Ours> {
     per_run(comparison, inner, |outcome| {
         let jobs = || outcome.metrics.jobs().map(|(_, job)| job);
         let ended: Option<Vec<Time>> = jobs().map(|job| job.ended).collect();
@@ -445,11 +449,11 @@ fn both_jobs(comparison: &Comparison, inner: &str) -> Option<Ours> {
     })
 }
 
-fn unfair_without(comparison: &Comparison, inner: &str) -> Option<Ours> {
+fn unfair_without(comparison: Results<'_>, inner: &str) -> Option<Ours> {
     per_run(comparison, inner, |outcome| unfair_s(outcome, 0.1))
 }
 
-fn unfair_with(comparison: &Comparison, _: &str) -> Option<Ours> {
+fn unfair_with(comparison: Results<'_>, _: &str) -> Option<Ours> {
     per_run(comparison, "chronos", |outcome| unfair_s(outcome, 0.1))
 }
 
@@ -582,7 +586,7 @@ fn vary_assumptions(
         }
         let title = format!("{}: {label}", case.title);
         let comparison = all.run(lab, &title, case, case.policies().to_vec())?;
-        rows.extend(comparison.map(|comparison| (label.to_owned(), ours_of(numbers, &comparison))));
+        rows.extend(comparison.map(|comparison| Assumed::new(label, numbers, &comparison)));
     }
     out.sensitivity(&format!("Sensitivity: {}", case.title), &columns(numbers), &rows);
     Ok(())
@@ -621,10 +625,14 @@ fn task_times(out: &mut Reproduction, comparison: &Comparison) {
         let sum: f64 = outcome.task_times.iter().copied().map(f64::from).sum();
         (!outcome.task_times.is_empty()).then(|| sum / outcome.task_times.len() as f64)
     };
-    let pairs = comparison.runs[1].iter().zip(&comparison.runs[0]);
-    let longer = Ours::of(pairs.map(|(ours, theirs)| Some(mean(ours)? / mean(theirs)? - 1.0)).collect());
-    out.claim("mean duration of successful tasks, Chronos against Fifo", Number::Change(0.0), Some(longer))
-        .of("figure 4a");
+    let what = "mean duration of successful tasks, Chronos against Fifo";
+    let longer = |rules| {
+        let results = Results { comparison, rules };
+        let pairs = comparison.runs[results.index("chronos")?].iter().zip(&comparison.runs[0]);
+        let change = |(ours, theirs)| Some(mean(ours)? / mean(theirs)? - 1.0);
+        Some(Ours::of_changes(pairs.map(change).collect()))
+    };
+    out.claim_of(what, Number::Change(0.0), longer).of("figure 4a");
     out.part("Durations of successful attempts", table, svg::cdf(&svg::SCREEN, "duration, s", &series));
 }
 
@@ -745,8 +753,8 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
         task_times(&mut out, wordcount);
     }
     let calm = compare(&mut out, lab, &CALM, &[])?;
-    let overhead = calm.as_ref().and_then(|calm| change(calm, None, "chronos", "fifo"));
-    out.claim("no failure: completion of all jobs", Number::Change(0.0), overhead).of("figure 4b");
+    let overhead = |rules| change(Results { comparison: calm.as_ref()?, rules }, None, "chronos", "fifo");
+    out.claim_of("no failure: completion of all jobs", Number::Change(0.0), overhead).of("figure 4b");
     take_inventory(&mut out);
     if lab.is_complete {
         vary_assumptions(&mut out, lab, &FIFO, &of_fifo)?;
@@ -809,7 +817,7 @@ mod tests {
             };
             comparison.runs[0].iter().map(of).collect::<Vec<f64>>()
         };
-        let [compared, _] = FAIR.policies();
+        let [compared, ..] = FAIR.policies();
         assert!(compared.params.values().all(|value| value == "never"), "{compared:?}");
         let compared = maps_done_s(compared);
         let preempting = maps_done_s(Variant::plain(FAIR.inner));
@@ -834,8 +842,9 @@ mod tests {
         let experiment = all.experiment(&workload, Some(&died), policies, lab.seed_range(2));
         let comparison = lab.run("", experiment).expect("it runs");
         let seeds = |ours: &Ours| ours.by_seed.iter().map(Option::is_some).collect::<Vec<_>>();
-        let of = |number: &NumberRow| number.3(&comparison, "fifo").expect("a value");
-        assert_eq!(seeds(&first_job(&comparison, "fifo").expect("a value")), [true, true]);
+        let results = Results::ours(&comparison);
+        let of = |number: &NumberRow| number.3(results, "fifo").expect("a value");
+        assert_eq!(seeds(&first_job(results, "fifo").expect("a value")), [true, true]);
         for (number, is_mixed) in SORT_NUMBERS.iter().zip([true, false, true, false]) {
             let ours = of(number);
             assert_eq!((seeds(&ours), ours.is_mixed), (vec![true, false], is_mixed), "{:?}", number.1);

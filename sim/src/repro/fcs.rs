@@ -2,14 +2,14 @@
 //! with killing; delays; scale (sections 2 and 5, tables 1 to 4, figures 1, 3 and 6 to 15).
 
 use super::{
-    Lab, Number, Ours, PaperNumber, Reproduction, Sign, bars, change, columns, difference, hsrtf::plain_fair,
-    mean_of, ours_of, per_run, resize,
+    Assumed, Lab, Number, Ours, PaperNumber, Reproduction, Results, Rules, Sign, bars, change, change_cell,
+    columns, difference, hsrtf::plain_fair, mean_of, per_run, resize,
 };
 use crate::{
     Outcome, Setup, Workload, clusters,
     experiment::{Comparison, Experiment, ExperimentError, TimesAlone, Variant, makespan_s, reduce_wait_s},
     profile::{Profile, Profiles},
-    report::{Cell, Table, by_group, change_cell, charts, slowdowns, summary},
+    report::{Cell, Table, by_group, charts, slowdowns, summary},
     workload::{
         papers::{self, Kind},
         synthetic::{self, Arrivals},
@@ -38,12 +38,6 @@ const LITERAL: &str = "fcs, literal";
 
 /// Number of jobs with which the assumptions about `GridMix` are varied.
 const MIX_JOBS: u32 = 180;
-
-/// Maximum number of seeds of the heavy workloads. A run takes a quarter of a minute of CPU time.
-const HEAVY_SEEDS_MAX: u64 = 10;
-
-/// Maximum number of seeds of each row of the tables of sensitivity.
-const VARIED_SEEDS_MAX: u64 = 5;
 
 /// The assumptions about the heavy workloads are varied with jobs and a cluster of this part of
 /// their size, and with this number of jobs: the policies together then take ten seconds.
@@ -188,7 +182,7 @@ impl Assumptions {
         variants: Vec<Variant>,
     ) -> Result<Comparison, ExperimentError> {
         let jobs = |all: &Self, seed| papers::fcs(&all.profiles, kinds, all.gaps * GAP_S, 171, seed);
-        self.run(lab, title, (usize::MAX, heavy_seeds(lab), true), variants, &jobs)
+        self.run(lab, title, (usize::MAX, lab.seeds_of_long_runs(), true), variants, &jobs)
     }
 
     /// Runs jobs of a table of the paper, and a cluster, of a part of their size.
@@ -210,7 +204,7 @@ impl Assumptions {
             papers::fcs(&all.profiles, &reduced, all.gaps * GAP_S, REDUCED_JOBS, seed)
         };
         let nodes = self.heavy_nodes * self.setup.machines.len() as f64 / f64::from(REDUCTION);
-        let seeds = lab.sensitivity_seeds().min(VARIED_SEEDS_MAX);
+        let seeds = lab.sensitivity_seeds();
         self.run(lab, title, (nodes.round() as usize, seeds, true), heavy_variants(), &jobs)
     }
 
@@ -236,11 +230,6 @@ impl Assumptions {
     }
 }
 
-/// Returns the number of seeds of the heavy workloads.
-fn heavy_seeds(lab: &Lab<'_>) -> u64 {
-    lab.seeds_of_long_runs().min(HEAVY_SEEDS_MAX)
-}
-
 /// Returns the policies for the heavy workloads.
 fn heavy_variants() -> Vec<Variant> {
     vec![Variant::plain("fcs"), plain_fair(), Variant::plain("capacity"), literal(LITERAL, &[])]
@@ -251,6 +240,11 @@ fn killing() -> Variant {
     Variant::tuned("fcs, kill", "fcs", &[("preempt", "kill")])
 }
 
+/// Returns FCS with only the rules of the paper that kills reduces.
+fn literal_killing() -> Variant {
+    literal("fcs, kill, literal", &[("preempt", "kill")])
+}
+
 /// Returns FCS with only the rules of the paper, and these parameters.
 fn literal(label: &str, params: &[(&str, &str)]) -> Variant {
     Variant::tuned(label, "fcs", &[&[("literal", "true")], params].concat())
@@ -258,32 +252,38 @@ fn literal(label: &str, params: &[(&str, &str)]) -> Variant {
 
 /// Returns FCS that never moves a paused reduce to another node.
 fn without_migration() -> Variant {
-    Variant::tuned("fcs, no migration", "fcs", &[("skips", "100000")])
+    Variant::tuned("fcs, no migration", "fcs", &[NO_MIGRATION])
 }
+
+/// The same with only the rules of the paper.
+fn literal_without_migration() -> Variant {
+    literal("fcs, no migration, literal", &[NO_MIGRATION])
+}
+
+/// More offers than any paused reduce skips.
+const NO_MIGRATION: (&str, &str) = ("skips", "100000");
 
 fn preemptions(job: &JobFigures) -> f64 {
     f64::from(job.preemption.preemptions())
 }
 
-/// Our rules and those of the paper: the suffix in claims, and the label of the policy.
-const RULES: [(&str, &str); 2] = [("", "fcs"), (" (literal)", LITERAL)];
-
 /// Returns the relative change of the mean of `of` over a group from Fair to FCS, paired by seed.
 /// `None` if jobs are left out. There is no figure if the mean under Fair is 0 with some seed.
-fn change_of(comparison: &Comparison, group: &str, of: fn(&JobFigures) -> Option<f64>) -> Option<Ours> {
+fn change_of(comparison: Results<'_>, group: &str, of: fn(&JobFigures) -> Option<f64>) -> Option<Ours> {
     let (fcs, fair) = (comparison.index("fcs")?, comparison.index("fair")?);
     let means = |at: usize| comparison.means(at, Some(group), of).into_iter();
     let pairs: Vec<(f64, f64)> =
         means(fcs).zip(means(fair)).map(|(fcs, fair)| fcs.zip(fair)).collect::<Option<_>>()?;
     let changes = pairs.into_iter().map(|(fcs, fair)| (fair > 0.0).then(|| fcs / fair - 1.0)).collect();
-    Some(Ours::of(changes).of_all_seeds()).filter(|_| comparison.left_out(Some(group), fcs, fair) == 0)
+    Some(Ours::of_changes(changes).of_all_seeds())
+        .filter(|_| comparison.left_out(Some(group), fcs, fair) == 0)
 }
 
 /// Returns the worst slowdown of a group (of all jobs if `None`) under a policy.
-fn worst_slowdown(comparison: &Comparison, label: &str, group: Option<&str>) -> Option<Ours> {
+fn worst_slowdown(comparison: Results<'_>, label: &str, group: Option<&str>) -> Option<Ours> {
     let at = comparison.index(label)?;
-    let figure = comparison.worst_slowdown(at, group);
-    Some(Ours { figure, ..Ours::of(comparison.worst_slowdowns(at, group)) })
+    let estimate = comparison.worst_slowdown(at, group).into();
+    Some(Ours { estimate, ..Ours::of(comparison.worst_slowdowns(at, group)) })
 }
 
 /// Runs the jobs of a table of the paper, and compares them with all that the paper says.
@@ -315,27 +315,23 @@ impl Heavy {
             title, means: (table, means), against_fair, figures, slowdown: (fairness, slowdown), ..
         } = *self;
         let mut all = Vec::new();
-        for (rules, label) in RULES {
-            let names = (format!("{title}: FCS{rules} against Fair"), format!("FCS{rules} against Fair"));
-            let ours = move |comparison: &Comparison| change(comparison, None, label, "fair");
-            all.push(PaperNumber::new(table, names, Number::Change(against_fair), ours));
-        }
-        let labels = [("fcs", means[0]), (LITERAL, means[0]), ("fair", means[1]), ("capacity", means[2])];
+        let names = (format!("{title}: FCS against Fair"), "FCS against Fair");
+        let ours = |results: Results<'_>| change(results, None, "fcs", "fair");
+        all.push(PaperNumber::new(table, names, Number::Change(against_fair), ours));
+        let labels = [("fcs", means[0]), ("fair", means[1]), ("capacity", means[2])];
         for (label, paper) in labels {
             let names = (format!("{title}: mean under {label}"), format!("mean under {label}"));
-            let ours = move |comparison: &Comparison| mean_of(comparison, label, None, makespan_s);
+            let ours = move |comparison: Results<'_>| mean_of(comparison, label, None, makespan_s);
             all.push(PaperNumber::new(table, names, Number::Seconds(paper), ours));
         }
         let what = match fairness {
             Fairness::Best => "best group",
             Fairness::Mean => "mean over groups",
         };
-        for (rules, label) in RULES {
-            let column = format!("worst slowdown, {what}, FCS{rules} against Fair");
-            let ours = move |comparison: &Comparison| fairness.change(comparison, label);
-            let names = (format!("{title}: {column}"), column);
-            all.push(PaperNumber::new(figures[2], names, Number::Change(slowdown), ours));
-        }
+        let column = format!("worst slowdown, {what}, FCS against Fair");
+        let ours = move |results: Results<'_>| fairness.change(results);
+        let names = (format!("{title}: {column}"), column);
+        all.push(PaperNumber::new(figures[2], names, Number::Change(slowdown), ours));
         all.extend((self.other_numbers)());
         all
     }
@@ -350,7 +346,7 @@ fn of_groups(
 ) -> impl Iterator<Item = PaperNumber> {
     groups.map(move |group| {
         let what = format!("{what} of group {group}, FCS minus Fair");
-        let ours = move |comparison: &Comparison| {
+        let ours = move |comparison: Results<'_>| {
             difference(comparison, Some(&group.to_string()), ("fcs", "fair"), of)
         };
         PaperNumber::new(source, (what.clone(), what), Number::Statement(sign), ours)
@@ -362,7 +358,7 @@ fn of_group(
     source: &'static str,
     what: impl Into<String>,
     paper: Number,
-    ours: impl Fn(&Comparison) -> Option<Ours> + 'static,
+    ours: impl Fn(Results<'_>) -> Option<Ours> + 'static,
 ) -> PaperNumber {
     let what = what.into();
     PaperNumber::new(source, (what.clone(), what), paper, ours)
@@ -380,7 +376,7 @@ fn map_heavy_numbers() -> Vec<PaperNumber> {
     // average ratio of 0.79".
     for (group, paper) in [("2", 1.0 / 2.4 - 1.0), ("9", 1.0 / 0.79 - 1.0)] {
         let what = format!("execution of group {group}, FCS against Fair");
-        let ours = move |comparison: &Comparison| change(comparison, Some(group), "fcs", "fair");
+        let ours = move |comparison: Results<'_>| change(comparison, Some(group), "fcs", "fair");
         all.push(of_group("figure 8", what, Number::Change(paper), ours));
     }
     all.extend(of_groups("figure 8", "execution", 1..=8, (Sign::Less, makespan_s)));
@@ -392,7 +388,7 @@ fn map_heavy_numbers() -> Vec<PaperNumber> {
     all.extend(of_groups("figure 9", "wait", 9..=10, (Sign::More, reduce_wait_s)));
     for group in ["1", "2", "3", "4"] {
         let what = format!("preemptions of a job of group {group}");
-        let ours = move |comparison: &Comparison| {
+        let ours = move |comparison: Results<'_>| {
             mean_of(comparison, "fcs", Some(group), |job| Some(preemptions(job)))
         };
         all.push(of_group("figure 10", what, Number::PlainRead(0.0, FIGURE_10_ACCURACY), ours));
@@ -410,16 +406,13 @@ fn map_heavy_numbers() -> Vec<PaperNumber> {
 fn reduce_heavy_numbers() -> Vec<PaperNumber> {
     let mut all = Vec::new();
     // Section 7: "up to 39.7% and 88.9%", against Fair and Capacity.
-    for (rules, label) in RULES {
-        let names =
-            (format!("Reduce-heavy: FCS{rules} against Capacity"), format!("FCS{rules} against Capacity"));
-        let ours = move |comparison: &Comparison| change(comparison, None, label, "capacity");
-        all.push(PaperNumber::new("table 4", names, Number::Change(-0.889), ours));
-    }
+    let names = ("Reduce-heavy: FCS against Capacity", "FCS against Capacity");
+    let ours = |results: Results<'_>| change(results, None, "fcs", "capacity");
+    all.push(PaperNumber::new("table 4", names, Number::Change(-0.889), ours));
     all.extend(of_groups("figure 12", "execution", 1..=10, (Sign::Less, makespan_s)));
     for (group, label) in [("1", "fcs"), ("1", "fair"), ("2", "fcs"), ("4", "fcs")] {
         let what = format!("wait of group {group} under {label}");
-        let ours = move |comparison: &Comparison| mean_of(comparison, label, Some(group), reduce_wait_s);
+        let ours = move |comparison: Results<'_>| mean_of(comparison, label, Some(group), reduce_wait_s);
         all.push(of_group("figure 13", what, Number::SecondsRead(0.0, FIGURE_13_ACCURACY_S), ours));
     }
     // "ranging from 9.8x to 84.5x".
@@ -435,17 +428,16 @@ fn reduce_heavy_numbers() -> Vec<PaperNumber> {
         ("10", " (up to)", most),
     ] {
         let what = format!("wait of group {group}, FCS against Fair{note}");
-        let ours = move |comparison: &Comparison| change_of(comparison, group, reduce_wait_s);
+        let ours = move |comparison: Results<'_>| change_of(comparison, group, reduce_wait_s);
         all.push(of_group("figure 13", what, paper, ours));
     }
     all
 }
 
 impl Fairness {
-    /// Returns the relative change of the worst slowdown from Fair to the policy with this label,
-    /// paired by seed.
-    fn change(self, comparison: &Comparison, label: &str) -> Option<Ours> {
-        let (fcs, fair) = (comparison.index(label)?, comparison.index("fair")?);
+    /// Returns the relative change of the worst slowdown from Fair to FCS, paired by seed.
+    fn change(self, comparison: Results<'_>) -> Option<Ours> {
+        let (fcs, fair) = (comparison.index("fcs")?, comparison.index("fair")?);
         let groups: Vec<Vec<Option<f64>>> = comparison
             .groups
             .iter()
@@ -462,7 +454,7 @@ impl Fairness {
                 Fairness::Mean => mean(&of_seed),
             })
         });
-        Some(Ours::of(changes.collect()))
+        Some(Ours::of_changes(changes.collect()))
     }
 }
 
@@ -473,8 +465,8 @@ fn add_row(table: &mut Table, jobs: u32, comparison: &Comparison, pairs: &[(usiz
     for (one, other) in pairs {
         let mean = |at: usize| Cell::from(comparison.mean_over(at, None, makespan_s));
         let label = |at: usize| comparison.variants[at].label.as_str();
-        let change = change(comparison, None, label(*one), label(*other));
-        row.extend([mean(*one), mean(*other), change_cell(change.map(|ours| ours.figure))]);
+        let change = change(Results::ours(comparison), None, label(*one), label(*other));
+        row.extend([mean(*one), mean(*other), change_cell(change)]);
     }
     table.row(row);
 }
@@ -574,7 +566,7 @@ impl EightJobs {
         let alone = all.run(lab, &title, (20, seeds, false), vec![plain_fair()], &large)?;
         let of_fair = |of: &dyn Fn(usize) -> Ours| comparison.index("fair").map(of);
         let reduce_slot = |choose: fn(f64, f64) -> f64| {
-            per_run(&comparison, "fair", |outcome| first_reduce_s(outcome, choose))
+            per_run(Results::ours(&comparison), "fair", |outcome| first_reduce_s(outcome, choose))
         };
         let figures = [
             of_fair(&|at| delay(&comparison, at)),
@@ -596,7 +588,8 @@ fn profile_slots(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experiment
         String::new(),
     );
     for ((what, _, paper), ours) in FIGURE_3_NUMBERS.into_iter().zip(figures) {
-        out.claim(what, paper, ours).of("figure 3");
+        // Of Fair, so the rules of FCS do not matter.
+        out.claim_of(what, paper, |_| ours.clone()).of("figure 3");
     }
     Ok(())
 }
@@ -606,7 +599,8 @@ fn vary_eight_jobs(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experime
     let mut rows = Vec::new();
     for (label, jobs) in EIGHT_JOBS_VARIATIONS {
         let (_, figures) = jobs.run(lab, &format!("eight jobs, {label}"), lab.sensitivity_seeds())?;
-        rows.push((label.to_owned(), figures.to_vec()));
+        let ours = figures.to_vec();
+        rows.push(Assumed { assumption: label.to_owned(), literal: ours.clone(), ours });
     }
     let numbers = FIGURE_3_NUMBERS.map(|(_, column, paper)| (column, paper));
     out.sensitivity("Sensitivity, eight jobs", &numbers, &rows);
@@ -645,7 +639,7 @@ fn delay(comparison: &Comparison, at: usize) -> Ours {
         // None if the runs of single jobs were stopped.
         (!delays.is_empty()).then(|| mean(&delays))
     };
-    Ours::of(comparison.runs[at].iter().zip(&comparison.alone).map(of_seed).collect())
+    Ours::of_changes(comparison.runs[at].iter().zip(&comparison.alone).map(of_seed).collect())
 }
 
 /// Compares pausing with killing for several numbers of jobs.
@@ -659,16 +653,12 @@ fn pause_or_kill(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experiment
         "literal with kill, s",
         "literal, against kill",
     ]);
-    let literal_kill = || literal("fcs, literal, kill", &[("preempt", "kill")]);
     for (jobs, paper) in [(80, -0.113), (130, -0.218), (180, -0.257)] {
-        let variants = vec![Variant::plain("fcs"), killing(), literal(LITERAL, &[]), literal_kill()];
+        let variants = vec![Variant::plain("fcs"), killing(), literal(LITERAL, &[]), literal_killing()];
         let comparison =
             Assumptions::of(lab).run_gridmix(lab, "pausing and killing", (jobs, lab.seeds), variants)?;
-        for (rules, label) in RULES {
-            let less = change(&comparison, None, label, &format!("{label}, kill"));
-            out.claim(format!("pause against kill{rules}, {jobs} jobs"), Number::Change(paper), less)
-                .of("figure 7");
-        }
+        let less = |rules| change(Results { comparison: &comparison, rules }, None, "fcs", "fcs, kill");
+        out.claim_of(format!("pause against kill, {jobs} jobs"), Number::Change(paper), less).of("figure 7");
         add_row(&mut table, jobs, &comparison, &[(0, 1), (2, 3)]);
     }
     let chart = bars(
@@ -688,11 +678,9 @@ fn vary_skips(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentErr
     let mut variants = counts.map(|count| Variant::tuned(count, "fcs", &[("skips", count)])).to_vec();
     variants.push(without_migration());
     let never = variants.len() - 1;
-    variants.extend(["20", "60", "140", "100000"].map(|count| {
-        let label =
-            if count == "100000" { "no migration, literal".into() } else { format!("{count}, literal") };
-        literal(&label, &[("skips", count)])
-    }));
+    variants
+        .extend(["20", "60", "140"].map(|count| literal(&format!("{count}, literal"), &[("skips", count)])));
+    variants.push(literal_without_migration());
     let literal_never = variants.len() - 1;
     let comparison = Assumptions::of(lab).run_gridmix(lab, "skips", (100, lab.seeds), variants)?;
     for (at, variant) in comparison.variants.iter().enumerate() {
@@ -702,26 +690,17 @@ fn vary_skips(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentErr
         let mean = comparison.mean_over(at, None, makespan_s);
         let base = if at > never { literal_never } else { never };
         let base_label = comparison.variants[base].label.as_str();
-        let versus_base = change(&comparison, None, &variant.label, base_label).filter(|_| at != base);
-        let versus_base = change_cell(versus_base.map(|ours| ours.figure));
+        let results = Results::ours(&comparison);
+        let versus_base = change(results, None, &variant.label, base_label).filter(|_| at != base);
+        let versus_base = change_cell(versus_base);
         table.row(vec![variant.label.as_str().into(), mean.into(), versus_base, moved.into()]);
     }
-    let versus = |one: &str, other: &str| change(&comparison, None, one, other);
-    for (rules, suffix, never) in
-        [("", "", "fcs, no migration"), (" (literal)", ", literal", "no migration, literal")]
-    {
-        let best = format!("60{suffix}");
-        out.claim(
-            format!("D = 60 against no migration{rules}"),
-            Number::Change(-0.096),
-            versus(&best, never),
-        )
-        .of("figure 6");
-        for other in ["20", "140"] {
-            let ours = difference(&comparison, None, (&best, &format!("{other}{suffix}")), makespan_s);
-            out.claim(format!("D = 60 minus D = {other}{rules}"), Number::Statement(Sign::Less), ours)
-                .of("figure 6");
-        }
+    let results = |rules| Results { comparison: &comparison, rules };
+    let ours = |rules| change(results(rules), None, "60", "fcs, no migration");
+    out.claim_of("D = 60 against no migration", Number::Change(-0.096), ours).of("figure 6");
+    for other in ["20", "140"] {
+        let ours = |rules| difference(results(rules), None, ("60", other), makespan_s);
+        out.claim_of(format!("D = 60 minus D = {other}"), Number::Statement(Sign::Less), ours).of("figure 6");
     }
     let chart = bars(&table, &["mean completion, s"], "completion, s", None);
     out.part(FIGURE_6, table, chart);
@@ -732,35 +711,35 @@ fn vary_skips(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentErr
 fn vary_jobs(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
     let mut table =
         Table::new(&["jobs", "fcs, s", "fair, s", "against fair", "literal, s", "fair, s", "against fair"]);
+    // For the rules of the paper and for ours: by number of jobs, the change in each seed.
     let mut all: [Vec<Vec<f64>>; 2] = Default::default();
     for (jobs, paper) in [(60, Some(-0.10)), (120, None), (180, None), (240, None), (300, Some(-0.28))] {
         let variants = vec![Variant::plain("fcs"), plain_fair(), literal(LITERAL, &[])];
         let comparison =
             Assumptions::of(lab).run_gridmix(lab, "number of jobs", (jobs, lab.seeds), variants)?;
-        let means = |label: &str| {
-            comparison.index(label).map_or_else(Vec::new, |at| comparison.means(at, None, makespan_s))
-        };
-        for ((rules, label), all) in RULES.into_iter().zip(&mut all) {
-            let less = change(&comparison, None, label, "fair");
-            let is_known = less.is_some();
-            if let Some(paper) = paper {
-                let what = format!("{jobs} jobs, FCS{rules} against Fair");
-                out.claim(what, Number::Change(paper), less).of("figure 15");
-            }
+        let results = |rules| Results { comparison: &comparison, rules };
+        if let Some(paper) = paper {
+            let ours = |rules| change(results(rules), None, "fcs", "fair");
+            out.claim_of(format!("{jobs} jobs, FCS against Fair"), Number::Change(paper), ours)
+                .of("figure 15");
+        }
+        for (rules, all) in [Rules::Paper, Rules::Ours].into_iter().zip(&mut all) {
             // Nothing if jobs failed or did not end.
-            let pairs = means(label).into_iter().zip(means("fair")).filter(|_| is_known);
-            all.push(pairs.filter_map(|(fcs, fair)| Some(fcs? / fair? - 1.0)).collect());
+            let changes =
+                change(results(rules), None, "fcs", "fair").map_or_else(Vec::new, |ours| ours.by_seed);
+            all.push(changes.into_iter().flatten().collect());
         }
         add_row(&mut table, jobs, &comparison, &[(0, 1), (2, 1)]);
     }
-    for ((rules, _), all) in RULES.into_iter().zip(&all) {
-        // The mean over the numbers of jobs, in each seed.
+    // The mean over the numbers of jobs, in each seed.
+    let average = |rules| {
+        let all = &all[usize::from(rules == Rules::Ours)];
         let seeds = all.iter().map(Vec::len).min().unwrap_or(0);
         let of_seed = |seed: usize| mean(&all.iter().map(|changes| changes[seed]).collect::<Vec<f64>>());
-        let average = Ours::of((0..seeds).map(|seed| Some(of_seed(seed))).collect());
-        let what = format!("mean over the numbers of jobs, FCS{rules} against Fair");
-        out.claim(what, Number::Change(-0.397), Some(average)).of("figure 15");
-    }
+        Some(Ours::of_changes((0..seeds).map(|seed| Some(of_seed(seed))).collect()))
+    };
+    let what = "mean over the numbers of jobs, FCS against Fair";
+    out.claim_of(what, Number::Change(-0.397), average).of("figure 15");
     let chart = bars(&table, &["fcs, s", "fair, s", "literal, s"], "completion, s", None);
     out.part(FIGURE_15, table, chart);
     Ok(())
@@ -824,14 +803,12 @@ fn mix_numbers() -> Vec<PaperNumber> {
         ("against Fair", "fcs", "fair", -0.397),
         ("pause against kill", "fcs", "fcs, kill", -0.257),
         ("D = 60 against no migration", "fcs", "fcs, no migration", -0.096),
-        ("literal, against Fair", LITERAL, "fair", -0.397),
-        ("literal, pause against kill", LITERAL, "fcs, literal, kill", -0.257),
     ] {
-        let ours = move |comparison: &Comparison| change(comparison, None, one, other);
+        let ours = move |comparison: Results<'_>| change(comparison, None, one, other);
         all.push(of_group("", column, Number::Change(paper), ours));
     }
     for (column, other) in [("D = 60 minus D = 20", "20"), ("D = 60 minus D = 140", "140")] {
-        let ours = move |comparison: &Comparison| difference(comparison, None, ("fcs", other), makespan_s);
+        let ours = move |comparison: Results<'_>| difference(comparison, None, ("fcs", other), makespan_s);
         all.push(of_group("", column, Number::Statement(Sign::Less), ours));
     }
     all
@@ -840,7 +817,6 @@ fn mix_numbers() -> Vec<PaperNumber> {
 /// Shows how figures 6, 7 and 15 depend on what the paper does not print, and on its settings.
 fn vary_gridmix(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
     let (numbers, mut rows) = (mix_numbers(), Vec::new());
-    let seeds = lab.sensitivity_seeds().min(VARIED_SEEDS_MAX);
     for (label, scope, vary) in VARIATIONS {
         if scope == Scope::Heavy {
             continue;
@@ -848,14 +824,21 @@ fn vary_gridmix(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentE
         let mut all = Assumptions::of(lab);
         vary(&mut all);
         let mut variants = vec![Variant::plain("fcs"), plain_fair(), killing(), without_migration()];
-        variants.extend(["20", "140"].map(|count| Variant::tuned(count, "fcs", &[("skips", count)])));
-        variants.extend([literal(LITERAL, &[]), literal("fcs, literal, kill", &[("preempt", "kill")])]);
-        let comparison = all.run_gridmix(lab, label, (MIX_JOBS, seeds), variants)?;
-        rows.push((label.to_owned(), ours_of(&numbers, &comparison)));
+        variants.extend([literal(LITERAL, &[]), literal_killing(), literal_without_migration()]);
+        for count in ["20", "140"] {
+            variants.push(Variant::tuned(count, "fcs", &[("skips", count)]));
+            variants.push(literal(&format!("{count}, literal"), &[("skips", count)]));
+        }
+        let comparison = all.run_gridmix(lab, label, (MIX_JOBS, lab.sensitivity_seeds()), variants)?;
+        rows.push(Assumed::new(label, &numbers, &comparison));
     }
     out.sensitivity("Sensitivity, 180 jobs like GridMix's", &columns(&numbers), &rows);
     Ok(())
 }
+
+/// A row of the tables of sensitivity: an assumption, and for each number our results with the rules of
+/// the paper and with ours.
+type VariedRow<'a> = (&'a str, Vec<[Option<Ours>; 2]>);
 
 /// Shows how the numbers of the heavy workloads depend on what the paper does not print, and on its
 /// settings.
@@ -874,26 +857,37 @@ fn vary_heavy(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentErr
         }
     }
     let rows_of = VARIATIONS.iter().filter(|(_, scope, _)| *scope != Scope::GridMix);
+    // For each row: our results for all numbers, with the rules of the paper and with ours.
     let (mut mean_rows, mut other_rows) = (Vec::new(), Vec::new());
     for (label, _, vary) in rows_of {
         let mut all = Assumptions::of(lab);
         vary(&mut all);
         let map_heavy = all.run_reduced(lab, &format!("Map-heavy, {label}"), MAP_HEAVY.kinds)?;
         let reduce_heavy = all.run_reduced(lab, &format!("Reduce-heavy, {label}"), REDUCE_HEAVY.kinds)?;
-        let ours = |(title, number): &(&str, PaperNumber)| {
-            (number.ours)(if *title == MAP_HEAVY.title { &map_heavy } else { &reduce_heavy })
+        let both = |(title, number): &(&str, PaperNumber)| {
+            let comparison = if *title == MAP_HEAVY.title { &map_heavy } else { &reduce_heavy };
+            [Rules::Paper, Rules::Ours].map(|rules| (number.ours)(Results { comparison, rules }))
         };
-        mean_rows.push(((*label).to_owned(), means.iter().map(ours).collect()));
-        other_rows.push(((*label).to_owned(), others.iter().map(ours).collect::<Vec<_>>()));
+        mean_rows.push((*label, means.iter().map(both).collect::<Vec<_>>()));
+        other_rows.push((*label, others.iter().map(both).collect::<Vec<_>>()));
     }
-    let column = |(_, number): &(&'static str, PaperNumber)| (number.column.clone(), number.paper);
-    let mut add = |title: &str, columns: &[(String, Number)], rows: &[(String, Vec<Option<Ours>>)]| {
+    // Adds the table of the numbers at these places.
+    let mut add = |title: &str, numbers: &[(&str, PaperNumber)], rows: &[VariedRow<'_>], shown: &[usize]| {
+        let numbers = shown.iter().map(|at| &numbers[*at].1);
         let columns: Vec<(&str, Number)> =
-            columns.iter().map(|(name, paper)| (name.as_str(), *paper)).collect();
-        out.sensitivity(title, &columns, rows);
+            numbers.map(|number| (number.column.as_str(), number.paper)).collect();
+        let of = |both: &[[Option<Ours>; 2]], rules: usize| {
+            shown.iter().map(|at| both[*at][rules].clone()).collect()
+        };
+        let row = |(label, both): &VariedRow<'_>| Assumed {
+            assumption: (*label).to_owned(),
+            literal: of(both, 0),
+            ours: of(both, 1),
+        };
+        out.sensitivity(title, &columns, &rows.iter().map(row).collect::<Vec<_>>());
     };
-    let columns: Vec<_> = means.iter().map(column).collect();
-    add("Sensitivity, heavy workloads", &columns, &mean_rows);
+    let all: Vec<usize> = (0..means.len()).collect();
+    add("Sensitivity, heavy workloads", &means, &mean_rows, &all);
     let mut sources: Vec<(&str, &str)> = Vec::new();
     for (title, number) in &others {
         if !sources.contains(&(*title, number.source.as_str())) {
@@ -901,14 +895,9 @@ fn vary_heavy(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentErr
         }
     }
     for (title, source) in sources {
-        let is_it = |(of, number): &(&str, PaperNumber)| *of == title && number.source == source;
-        let shown: Vec<usize> = (0..others.len()).filter(|at| is_it(&others[*at])).collect();
-        let columns: Vec<_> = shown.iter().map(|at| column(&others[*at])).collect();
-        let of_row = |(label, ours): &(String, Vec<Option<Ours>>)| {
-            (label.clone(), shown.iter().map(|at| ours[*at].clone()).collect())
-        };
-        let rows: Vec<(String, Vec<Option<Ours>>)> = other_rows.iter().map(of_row).collect();
-        add(&format!("Sensitivity, {}: {source}", title.to_lowercase()), &columns, &rows);
+        let is_it = |at: &usize| others[*at].0 == title && others[*at].1.source == source;
+        let shown: Vec<usize> = (0..others.len()).filter(is_it).collect();
+        add(&format!("Sensitivity, {}: {source}", title.to_lowercase()), &others, &other_rows, &shown);
     }
     Ok(())
 }
@@ -968,11 +957,10 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
         "45 workers with 8 map and 4 reduce slots, 128 MB blocks; 171 jobs of ten groups, arrivals Poisson with a \
          mean gap of 30 s. Figures 6, 7 and 15: jobs of one user like GridMix's on {MIX_NODES} of the nodes, one \
          every {MIX_GAP_S} s. Experiments with 171 jobs have {} seeds, the others {}; each row of the tables of \
-         sensitivity has {}, of that of the eight jobs {}. For the heavy workloads these rows have {REDUCED_JOBS} \
-         jobs, and jobs and a cluster of a ninth of their size.",
-        heavy_seeds(lab),
+         sensitivity has {}. For the heavy workloads these rows have {REDUCED_JOBS} jobs, and jobs and a cluster of a \
+         ninth of their size.",
+        lab.seeds_of_long_runs(),
         lab.seeds,
-        lab.sensitivity_seeds().min(VARIED_SEEDS_MAX),
         lab.sensitivity_seeds()
     );
     let mut out = Reproduction::new("FCS at the paper's size", &setting);
@@ -1008,10 +996,8 @@ mod tests {
             assert_eq!(comparison.seeds[..3], [7, 8, 9]);
             assert_eq!(out.json()["tables"][0]["rows"][0]["completion, mean s"]["seeds"], seeds);
             let claims = out.json()["claims"].as_array().cloned().expect("claims");
-            let literal = claims
-                .iter()
-                .filter(|claim| claim["what"].as_str().is_some_and(|what| what.contains("literal")));
-            assert_eq!(literal.count(), 3, "the rules of the paper: against Fair, mean, worst slowdown");
+            let seeds_of = |rules: &str| claims[0][rules]["estimate"]["seeds"].as_u64();
+            assert_eq!([seeds_of("literal"), seeds_of("ours")], [Some(seeds as u64); 2], "{claims:?}");
         }
         let lab = Lab::new(&profiles, 4, false, &|_, _| {});
         let variants = vec![Variant::plain("fcs")];
@@ -1027,10 +1013,13 @@ mod tests {
         let jobs = |_: &Assumptions, seed| papers::fcs(&profiles, &papers::FCS_MAP_HEAVY[..1], 3.0, 2, seed);
         let all = Assumptions::of(&lab);
         let comparison = all.run(&lab, "two jobs", (2, 2, false), variants, &jobs).expect("it runs");
-        let change = |of| change_of(&comparison, "1", of);
+        let change = |of| change_of(Results::ours(&comparison), "1", of);
         let from_0 = change(|_| Some(0.0)).expect("all jobs ended");
-        assert_eq!((from_0.figure.seeds, from_0.by_seed), (0, vec![None, None]));
-        assert_eq!(change(|_| Some(2.0)).map(|ours| (ours.figure.mean, ours.figure.seeds)), Some((0.0, 2)));
+        assert_eq!((from_0.estimate.seeds, from_0.by_seed), (0, vec![None, None]));
+        assert_eq!(
+            change(|_| Some(2.0)).map(|ours| (ours.estimate.mean, ours.estimate.seeds)),
+            Some((0.0, 2))
+        );
         assert_eq!(change(|_| None), None);
     }
 

@@ -2,7 +2,8 @@
 //! figures 2 and 3).
 
 use super::{
-    Lab, Number, Ours, PaperNumber, Reproduction, Sign, change, columns, difference, mean_of, ours_of,
+    Assumed, Lab, Number, Ours, PaperNumber, Reproduction, Results, Sign, change, change_cell, columns,
+    difference, mean_of,
 };
 use crate::{
     Setup, clusters,
@@ -91,6 +92,13 @@ const DISCUSSED: [Statement; 7] = [
 
 /// The modes of hSRTF.
 const MODES: [&str; 4] = ["hsrtf-pu", "hsrtf-pup", "hsrtf-pr", "hsrtf-prp"];
+
+/// Returns a mode with the rules of the paper only, but for eq. 2, which gives seconds. With eq. 2 as
+/// printed, `hsrtf-pup` kills attempts forever and no job ends.
+fn literal(mode: &str) -> Variant {
+    let label = format!("{mode}, literal, eq. 2 in seconds");
+    Variant::tuned(&label, mode, &[("literal", "true"), ("eq2", "seconds")])
+}
 
 /// "The huge reduction in waiting times" of small jobs under Pr against Fair: at least a tenth of
 /// their completion.
@@ -235,7 +243,7 @@ fn numbers() -> Vec<PaperNumber> {
     ] {
         let what = format!("completion of {group} jobs, {one} against {other}");
         let column = format!("{group}, {} against {}", short(one), short(other));
-        let ours = move |comparison: &Comparison| change(comparison, Some(group), one, other);
+        let ours = move |results: Results<'_>| change(results, Some(group), one, other);
         all.push(PaperNumber::new(source, (what, column), Number::Change(paper), ours));
     }
     let names =
@@ -245,7 +253,7 @@ fn numbers() -> Vec<PaperNumber> {
         for &(source, (measure, of), group, [one, other], sign) in statements {
             let what = format!("{measure} of {group} jobs, {one} minus {other}{section}");
             let column = format!("{group}, {} minus {}{section}", short(one), short(other));
-            let ours = move |comparison: &Comparison| difference(comparison, Some(group), (one, other), of);
+            let ours = move |results: Results<'_>| difference(results, Some(group), (one, other), of);
             all.push(PaperNumber::new(source, (what, column), Number::Statement(sign), ours));
         }
     }
@@ -255,8 +263,7 @@ fn numbers() -> Vec<PaperNumber> {
     let of_small = |label: &'static str, section: &str, paper| {
         let what = format!("locality of small jobs, {label}{section}");
         let column = format!("small, {}{section}", short(label));
-        let ours =
-            move |comparison: &Comparison| mean_of(comparison, label, Some("small"), JobFigures::locality);
+        let ours = move |results: Results<'_>| mean_of(results, label, Some("small"), JobFigures::locality);
         PaperNumber::new("figure 3a", (what, column), paper, ours)
     };
     all.push(of_small("hsrtf-pr", "", Number::Part(0.05)));
@@ -268,7 +275,7 @@ fn numbers() -> Vec<PaperNumber> {
         all.extend(MODES.map(|mode| {
             let what = format!("locality of {size} jobs minus that of small jobs, {mode}");
             let column = format!("{size} minus small, {}", short(mode));
-            let ours = move |comparison: &Comparison| locality_beyond_small(comparison, mode, size);
+            let ours = move |results: Results<'_>| locality_beyond_small(results, mode, size);
             PaperNumber::new(source, (what, column), Number::PartStatement(Sign::More), ours)
         }));
     }
@@ -311,16 +318,17 @@ fn vary_assumptions(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experim
             None => tables.push((title, vec![number])),
         }
     }
-    let mut rows: Vec<Vec<(String, Vec<Option<Ours>>)>> = tables.iter().map(|_| Vec::new()).collect();
+    let mut rows: Vec<Vec<Assumed>> = tables.iter().map(|_| Vec::new()).collect();
     let mut times = Vec::new();
     for (label, vary) in VARIATIONS {
         let mut all = Assumptions::of(lab);
         vary(&mut all);
         let mut variants = vec![Variant::plain("fifo"), all.fair.clone()];
         variants.extend(MODES.map(Variant::plain));
+        variants.extend(MODES.map(literal));
         let comparison = all.run(lab, label, variants, (lab.sensitivity_seeds(), false))?;
         for ((_, numbers), rows) in tables.iter().zip(&mut rows) {
-            rows.push((label.to_owned(), ours_of(numbers, &comparison)));
+            rows.push(Assumed::new(label, numbers, &comparison));
         }
         let mut row = vec![Cell::from(label)];
         for policy in ["fifo", "fair", "hsrtf-pr"] {
@@ -341,24 +349,8 @@ fn vary_assumptions(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experim
     Ok(())
 }
 
-/// Adds what the paper says about figures 2 and 3, also for the rules of the paper only.
-fn compare_with_paper(out: &mut Reproduction, comparison: &Comparison) {
-    out.claim_all(&numbers(), comparison);
-    for (source, mode, group, other, paper) in [
-        ("figure 2a", "pr", "small", "fifo", -0.45),
-        ("figure 2a", "pr", "small", "fair", -0.26),
-        ("figure 2c", "pr", "large", "fifo", 0.10),
-        ("figure 2c", "pr", "large", "fair", 0.002),
-        ("figure 2a", "pu", "small", "fifo", -0.43),
-    ] {
-        let what = format!("completion of {group} jobs, hsrtf-{mode} (literal) against {other}");
-        let ours = change(comparison, Some(group), &format!("hsrtf-{mode}, literal"), other);
-        out.claim(what, Number::Change(paper), ours).of(source);
-    }
-}
-
 /// Returns the locality of the jobs of a size minus that of small jobs, under one policy.
-fn locality_beyond_small(comparison: &Comparison, label: &str, size: &str) -> Option<Ours> {
+fn locality_beyond_small(comparison: Results<'_>, label: &str, size: &str) -> Option<Ours> {
     let at = comparison.index(label)?;
     let of = |size: &str| comparison.means(at, Some(size), JobFigures::locality).into_iter();
     Some(Ours::of(of(size).zip(of("small")).map(|(one, small)| Some(one? - small?)).collect()))
@@ -366,17 +358,17 @@ fn locality_beyond_small(comparison: &Comparison, label: &str, size: &str) -> Op
 
 /// Returns the waiting of small jobs under Pr minus that under Fair, divided by their completion
 /// under Fair.
-fn waiting_of_completion(comparison: &Comparison) -> Option<Ours> {
+fn waiting_of_completion(comparison: Results<'_>) -> Option<Ours> {
     let (pr, fair) = (comparison.index("hsrtf-pr")?, comparison.index("fair")?);
     let of = |at: usize, of: Measure| comparison.means(at, Some("small"), of).into_iter();
     let all = of(pr, waiting_s).zip(of(fair, waiting_s)).zip(of(fair, makespan_s));
     let changes = all.map(|((pr, fair), completion)| Some((pr? - fair?) / completion?));
-    let ours = Ours::of(changes.collect());
+    let ours = Ours::of_changes(changes.collect());
     Some(ours).filter(|_| comparison.left_out(Some("small"), pr, fair) == 0)
 }
 
 /// Returns the fraction of the small jobs that take less time under Pu than under Fifo.
-fn sooner(comparison: &Comparison) -> Option<Ours> {
+fn sooner(comparison: Results<'_>) -> Option<Ours> {
     let (pu, fifo) = (comparison.index("hsrtf-pu")?, comparison.index("fifo")?);
     let of_seed = |seed: usize| {
         let pairs: Vec<(f64, f64)> =
@@ -459,8 +451,7 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
         "58 nodes with 8 map and 2 reduce slots, 128 MB blocks, 3 replicas; 31 jobs, one every 10 s. The simulation stops after 2,500 s. The time of a job that is still running counts up to then, and figures with such jobs are marked ≥.",
     );
     let kill = [("preempt", "kill")];
-    // With equation 2 as printed, hsrtf-pup kills attempts forever and no job ends.
-    let (printed, literal) = ([("literal", "true")], [("literal", "true"), ("eq2", "seconds")]);
+    let printed = [("literal", "true")];
     let variants = vec![
         Variant::plain("fifo"),
         plain_fair(),
@@ -470,10 +461,10 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
         Variant::plain("hsrtf-prp"),
         Variant::tuned("hsrtf-pup, kill", "hsrtf-pup", &kill),
         Variant::tuned("hsrtf-prp, kill", "hsrtf-prp", &kill),
-        Variant::tuned("hsrtf-pu, literal", "hsrtf-pu", &literal),
-        Variant::tuned("hsrtf-pr, literal", "hsrtf-pr", &literal),
-        Variant::tuned("hsrtf-pup, literal", "hsrtf-pup", &literal),
-        Variant::tuned("hsrtf-prp, literal", "hsrtf-prp", &literal),
+        literal("hsrtf-pu"),
+        literal("hsrtf-pr"),
+        literal("hsrtf-pup"),
+        literal("hsrtf-prp"),
         Variant::tuned("hsrtf-pu, literal, eq. 2 printed", "hsrtf-pu", &printed),
         Variant::tuned("hsrtf-pr, literal, eq. 2 printed", "hsrtf-pr", &printed),
         // Not in the paper.
@@ -482,7 +473,7 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
         Variant::tuned("fcs, literal", "fcs", &printed),
     ];
     let comparison = Assumptions::of(lab).run(lab, "31 jobs", variants, (lab.seeds, true))?;
-    compare_with_paper(&mut out, &comparison);
+    out.claim_all(&numbers(), &comparison);
     take_inventory(&mut out);
     let cdfs = |x_label: &str, of: Measure| distributions(&comparison, x_label, of);
     let by = |of: Measure| by_policy(&comparison, of);
@@ -499,8 +490,8 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
     let mut table = Table::new(&["against the same with kills", "large", "medium", "small", "all"]);
     for label in kills {
         let change = |group: Option<&str>| {
-            let ours = change(&comparison, group, label, &format!("{label}, kill"));
-            crate::report::change_cell(ours.map(|ours| ours.figure))
+            let ours = change(Results::ours(&comparison), group, label, &format!("{label}, kill"));
+            change_cell(ours)
         };
         let row = [Some("large"), Some("medium"), Some("small"), None].map(change);
         table.row(std::iter::once(Cell::from(label)).chain(row).collect());
@@ -522,10 +513,10 @@ mod tests {
     fn locality_and_huge_waiting_are_compared() {
         let profiles = profile::built_in();
         let lab = Lab::new(&profiles, 2, false, &|_, _| {});
-        let variants = vec![Variant::plain("hsrtf-pr"), plain_fair()];
+        let variants = vec![Variant::plain("hsrtf-pr"), literal("hsrtf-pr"), plain_fair()];
         let comparison = Assumptions::of(&lab).run(&lab, "", variants, (2, false)).expect("it runs");
         let mut out = Reproduction::new("", "");
-        compare_with_paper(&mut out, &comparison);
+        out.claim_all(&numbers(), &comparison);
         let json = out.json();
         let of = |what: &str| {
             let claims = json["claims"].as_array().expect("claims");
@@ -535,11 +526,12 @@ mod tests {
         };
         let medium = of("locality of medium jobs minus that of small jobs, hsrtf-pr");
         assert_eq!(
-            (&medium["source"].as_str(), medium["verdict"].as_str()),
+            (&medium["source"].as_str(), medium["literal"]["verdict"].as_str()),
             (&Some("figure 3b"), Some("agrees"))
         );
         let huge = of("huge: at least 10%");
-        let change = huge["ours"]["mean"].as_f64().expect("a number");
+        let huge = &huge["literal"];
+        let change = huge["estimate"]["mean"].as_f64().expect("a number");
         assert!(change < 0.0 && change > -0.1, "less waiting, but not a tenth of the completion: {change}");
         assert!(huge["verdict"].as_str().is_some_and(|verdict| !verdict.starts_with("agrees")), "{huge}");
     }

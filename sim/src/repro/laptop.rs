@@ -5,7 +5,7 @@
 //! passes the outcomes to [`Laptop::conclude`]. Times are at most a fifth of those in the paper.
 //! The number of jobs, or their size relative to the cluster, is as in the paper.
 
-use super::{Number, Paper, Reproduction, change, chronos, hsrtf::plain_fair, per_run};
+use super::{Number, Paper, Reproduction, Results, change, chronos, hsrtf::plain_fair, per_run};
 use crate::{
     Outcome, Workload, World,
     experiment::{Comparison, Variant, makespan_s},
@@ -178,8 +178,9 @@ pub(crate) fn fcs_workload(seed: u64) -> Workload {
 
 /// Adds the claims of a paper, with the results of one of its experiments.
 fn claims(paper: Paper, title: &str, comparison: &Comparison, out: &mut Reproduction) {
-    let versus = |group, one, other| change(comparison, group, one, other);
-    let of = |label: &str, what: fn(&Outcome) -> Option<f64>| per_run(comparison, label, what);
+    let results = Results::ours(comparison);
+    let versus = |group, one, other| change(results, group, one, other);
+    let of = |label: &str, what: fn(&Outcome) -> Option<f64>| per_run(results, label, what);
     match paper {
         Paper::Chronos => {
             let inner = title.to_lowercase();
@@ -238,7 +239,7 @@ mod tests {
 
     fn ours(of: &Reproduction, what: &str) -> f64 {
         let claim = of.claims.iter().find(|claim| claim.what == what);
-        claim.and_then(|claim| claim.ours).unwrap_or_else(|| panic!("no claim about {what}")).mean
+        claim.and_then(|claim| claim.ours.ours()).unwrap_or_else(|| panic!("no claim about {what}")).mean
     }
 
     #[test]

@@ -1,6 +1,10 @@
 //! The experiments of the four papers, at their original size or scaled to one machine. A
 //! reproduction contains the figures of the paper, ours, and the difference. If it is complete, it
 //! also has the inventory of the paper's figures and tables, and the sensitivity to assumptions.
+//!
+//! What a paper states is about its own policy. So each statement is compared with the policy with the
+//! rules of the paper only (`literal`), and, in a second column, with the policy with our rules.
+//! Verdicts about the paper are those of the first.
 
 mod chronos;
 mod coshh;
@@ -13,6 +17,7 @@ pub use chronos::recovery;
 
 use crate::{
     Outcome,
+    catalog::CaseSize,
     experiment::{Comparison, Experiment, ExperimentError, RunProgress, Step, Variant, makespan_s},
     profile::Profiles,
     report::{self, Cell, Table, svg},
@@ -22,7 +27,7 @@ use mrcore::metrics::{JobFigures, stats::mean};
 use serde_json::{Map, Value, json};
 use std::{
     fmt::Write as _,
-    ops::Range,
+    ops::{Deref, Range},
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -113,8 +118,8 @@ pub struct Lab<'a> {
     is_complete: bool,
     /// Called after every run with the title of its experiment.
     watch: &'a (dyn Fn(&str, Step<'_>) + Sync),
-    /// The means of each experiment per seed, for archives.
-    runs: Mutex<Vec<Value>>,
+    /// The experiments that have run, for archives.
+    runs: Mutex<Vec<Ran>>,
     /// Number of runs that the time limit stopped.
     stopped: AtomicUsize,
 }
@@ -163,8 +168,10 @@ impl<'a> Lab<'a> {
     /// Runs an experiment, and reports its progress. Runs are stopped after the time limit. The means
     /// are part of the archive.
     fn run(&self, title: &str, experiment: Experiment<'_>) -> Result<Comparison, ExperimentError> {
+        let size = CaseSize::of(&experiment.setup, &(experiment.workload)(experiment.seeds.start));
         let comparison = self.run_unarchived(title, experiment)?;
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner).push(per_seed(title, &comparison));
+        let ran = Ran { title: title.to_owned(), size, completion_s: per_seed(&comparison) };
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner).push(ran);
         Ok(comparison)
     }
 
@@ -179,9 +186,25 @@ impl<'a> Lab<'a> {
     }
 }
 
+/// An experiment that has run.
+#[derive(Debug)]
+struct Ran {
+    title: String,
+    /// The cluster, the jobs and the offered load in the first seed.
+    size: CaseSize,
+    /// Mean completion time under each policy, for each seed.
+    completion_s: Value,
+}
+
+impl Ran {
+    fn json(&self) -> Value {
+        json!({ "experiment": self.title, "size": self.size, "completion_s": self.completion_s })
+    }
+}
+
 /// Returns the mean completion time under each policy, of all jobs and by group, for each seed, in
 /// seconds.
-fn per_seed(title: &str, comparison: &Comparison) -> Value {
+fn per_seed(comparison: &Comparison) -> Value {
     let rounded = |mean: Option<f64>| mean.map(|mean| (mean * 10.0).round() / 10.0);
     let of = |at: usize, group: Option<&str>| -> Value {
         comparison.means(at, group, makespan_s).into_iter().map(|mean| json!(rounded(mean))).collect()
@@ -193,14 +216,95 @@ fn per_seed(title: &str, comparison: &Comparison) -> Value {
             std::iter::once(("all".to_owned(), of(at, None))).chain(groups).collect();
         (variant.label.clone(), means.into())
     };
-    let policies: Map<String, Value> = comparison.variants.iter().enumerate().map(policy).collect();
-    json!({ "experiment": title, "completion_s": policies })
+    comparison.variants.iter().enumerate().map(policy).collect::<Map<String, Value>>().into()
+}
+
+/// What follows the name of a policy in the label of its variant with the rules of the paper only.
+const LITERAL: [&str; 2] = [", literal", ", literal, eq. 2 in seconds"];
+
+/// Policies without rules of a paper.
+const PLAIN: [&str; 3] = ["fifo", "fair", "capacity"];
+
+/// With which rules a policy of a paper runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rules {
+    /// Those of the paper only.
+    Paper,
+    Ours,
+}
+
+/// The results of an experiment, in which the name of a policy is that of its variant with these rules.
+#[derive(Clone, Copy)]
+struct Results<'a> {
+    comparison: &'a Comparison,
+    rules: Rules,
+}
+
+impl Deref for Results<'_> {
+    type Target = Comparison;
+
+    fn deref(&self) -> &Comparison {
+        self.comparison
+    }
+}
+
+impl<'a> Results<'a> {
+    /// Returns the results with our rules.
+    fn ours(comparison: &'a Comparison) -> Self {
+        Self { comparison, rules: Rules::Ours }
+    }
+
+    /// Returns the index of the variant of a policy; `None` if it did not run with these rules.
+    fn index(&self, label: &str) -> Option<usize> {
+        let at = self.comparison.index(label)?;
+        if self.rules == Rules::Ours || PLAIN.contains(&self.variants[at].scheduler.as_str()) {
+            return Some(at);
+        }
+        LITERAL.iter().find_map(|suffix| self.comparison.index(&format!("{label}{suffix}")))
+    }
+}
+
+/// What a paper states, and our results.
+#[derive(Debug)]
+struct Statement {
+    /// The figure, table or section of the paper that has the number; empty if not given.
+    source: String,
+    what: String,
+    /// With the rules of the paper only; `None` if the experiment has no such variants.
+    literal: Option<Claim>,
+    ours: Claim,
+}
+
+impl Statement {
+    /// Sets the figure, table or section of the paper that has the number.
+    fn of(&mut self, source: &str) {
+        source.clone_into(&mut self.source);
+    }
+
+    /// Returns the claim that the paper is judged by.
+    fn judged(&self) -> &Claim {
+        self.literal.as_ref().unwrap_or(&self.ours)
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "source": self.source,
+            "what": self.what,
+            "kind": self.ours.paper.kind(),
+            "paper": self.ours.paper.json(),
+            "literal": self.literal.as_ref().map(Claim::json),
+            "ours": self.ours.json(),
+        })
+    }
 }
 
 /// Title of the table of claims.
 const CLAIMS: &str = "The paper's numbers and ours";
 /// Title of the inventory.
 const INVENTORY: &str = "Figures and tables of the paper";
+
+/// Title of the table of the sizes of all experiments.
+const SIZES: &str = "Jobs, offered load and cluster of each experiment, first seed";
 
 /// A table of a reproduction.
 #[derive(Debug)]
@@ -239,10 +343,10 @@ pub struct Reproduction {
     /// How the experiments were set up, in a few sentences.
     setup_description: String,
     inventory: Vec<Entry>,
-    claims: Vec<Claim>,
+    claims: Vec<Statement>,
     parts: Vec<Part>,
-    /// Means per seed of all experiments.
-    runs: Vec<Value>,
+    /// All experiments.
+    runs: Vec<Ran>,
 }
 
 impl Reproduction {
@@ -250,16 +354,32 @@ impl Reproduction {
         Self { title: title.into(), setup_description: setup_description.into(), ..Self::default() }
     }
 
-    /// Adds a number of the paper and ours. [`Claim::of`] names the figure that has it.
-    fn claim(&mut self, what: impl Into<String>, paper: Number, ours: Option<Ours>) -> &mut Claim {
-        self.claims.push(Claim::new(what.into(), paper, ours));
+    /// Adds a number of the paper and ours. [`Statement::of`] names the figure that has it.
+    fn claim(&mut self, what: impl Into<String>, paper: Number, ours: Option<Ours>) -> &mut Statement {
+        let (source, what) = (String::new(), what.into());
+        self.claims.push(Statement { source, what, literal: None, ours: Claim::new(paper, ours) });
         self.claims.last_mut().expect("a claim was added")
+    }
+
+    /// Adds a number of the paper and what `ours` computes, with the rules of the paper only and with
+    /// ours.
+    fn claim_of(
+        &mut self,
+        what: impl Into<String>,
+        paper: Number,
+        ours: impl Fn(Rules) -> Option<Ours>,
+    ) -> &mut Statement {
+        let literal = Claim::new(paper, ours(Rules::Paper));
+        let statement = self.claim(what, paper, ours(Rules::Ours));
+        statement.literal = Some(literal);
+        statement
     }
 
     /// Adds numbers of the paper with our results.
     fn claim_all(&mut self, numbers: &[PaperNumber], comparison: &Comparison) {
         for number in numbers {
-            self.claim(number.what.as_str(), number.paper, (number.ours)(comparison)).of(&number.source);
+            let ours = |rules| (number.ours)(Results { comparison, rules });
+            self.claim_of(number.what.as_str(), number.paper, ours).of(&number.source);
         }
     }
 
@@ -282,18 +402,33 @@ impl Reproduction {
         self.inventory.push(Entry { name, shows, coverage: Coverage::Not(why) });
     }
 
-    /// Adds a table of how numbers of the paper depend on our assumptions. Each row varies one
-    /// assumption; the first row should vary none. Rows have one figure per number.
-    fn sensitivity(&mut self, title: &str, numbers: &[(&str, Number)], rows: &[(String, Vec<Option<Ours>>)]) {
+    /// Adds tables of how numbers of the paper depend on our assumptions: one with our rules, and one
+    /// with the rules of the paper only.
+    fn sensitivity(&mut self, title: &str, numbers: &[(&str, Number)], rows: &[Assumed]) {
+        for (rules, title) in [(Rules::Ours, title), (Rules::Paper, &format!("{title}, rules of the paper"))]
+        {
+            let rows = rows.iter().map(|assumed| (assumed.assumption.as_str(), assumed.of(rules)));
+            self.sensitivity_table(title, numbers, &rows.collect::<Vec<_>>());
+        }
+    }
+
+    /// Adds such a table. Each row varies one assumption; the first row should vary none. Rows have one
+    /// figure per number.
+    fn sensitivity_table(
+        &mut self,
+        title: &str,
+        numbers: &[(&str, Number)],
+        rows: &[(&str, &[Option<Ours>])],
+    ) {
         let head = std::iter::once("assumption").chain(numbers.iter().map(|(name, _)| *name));
         let mut table = Table::new(&head.chain(["agrees with the paper"]).collect::<Vec<_>>());
         let published = numbers.iter().map(|(_, number)| Cell::from(number.published()));
         table.row(std::iter::once("the paper".into()).chain(published).chain(["".into()]).collect());
         for (assumption, figures) in rows {
-            let mut row = vec![Cell::from(assumption.as_str())];
+            let mut row = vec![Cell::from(*assumption)];
             let mut agreeing = Vec::new();
-            for ((name, number), ours) in numbers.iter().zip(figures) {
-                let claim = Claim::new(String::new(), *number, ours.clone());
+            for ((name, number), ours) in numbers.iter().zip(*figures) {
+                let claim = Claim::new(*number, ours.clone());
                 row.push(claim.cell());
                 if claim.agrees() {
                     agreeing.push(*name);
@@ -308,8 +443,8 @@ impl Reproduction {
             let points: Vec<svg::PointRow<'_>> = rows
                 .iter()
                 .map(|(assumption, figures)| {
-                    let claim = Claim::new(String::new(), *number, figures[at].clone());
-                    (assumption.as_str(), Some(number.range()), claim.point())
+                    let claim = Claim::new(*number, figures[at].clone());
+                    (*assumption, Some(number.range()), claim.point())
                 })
                 .collect();
             let _ = write!(
@@ -325,41 +460,76 @@ impl Reproduction {
     /// Returns a table that compares the claims of the paper with our results.
     pub fn claims(&self) -> Table {
         let has_sources = self.claims.iter().any(|claim| !claim.source.is_empty());
-        let head = ["where", "what", "paper", "ours", "relative difference", "verdict"];
+        let has_literal = self.claims.iter().any(|claim| claim.literal.is_some());
+        let mut head = vec!["where", "what", "paper", "ours", "relative difference", "verdict"];
+        if has_literal {
+            head[3] = "rules of the paper";
+            head.extend(["our rules", "verdict, our rules"]);
+        }
         let skipped = usize::from(!has_sources);
         let mut table = Table::new(&head[skipped..]);
         for claim in &self.claims {
-            let paper = claim.paper.published();
-            let off = claim
+            let judged = claim.judged();
+            let off = judged
                 .relative()
                 .map_or_else(|| "-".to_owned(), |off| format!("{:+.0}%", (100.0 * off).round() + 0.0));
-            let (source, what) = (claim.source.as_str(), claim.what.as_str());
-            let row: [Cell; 6] =
-                [source.into(), what.into(), paper.into(), claim.cell(), off.into(), claim.verdict().into()];
+            let mut row: Vec<Cell> = vec![
+                claim.source.as_str().into(),
+                claim.what.as_str().into(),
+                judged.paper.published().into(),
+                judged.cell(),
+                off.into(),
+                judged.verdict().into(),
+            ];
+            if has_literal {
+                row.extend([claim.ours.cell(), claim.ours.verdict().into()]);
+            }
             table.row(row.into_iter().skip(skipped).collect());
         }
         table
     }
 
-    /// Returns a table with a row for each figure and table of the paper.
+    /// Returns a table with a row for each figure and table of the paper. It counts the statements
+    /// that agree with the rules of the paper only.
     fn inventory(&self) -> Table {
         let mut table = Table::new(&["figure or table", "shows", "result", "our table"]);
         for Entry { name, shows, coverage } in &self.inventory {
-            let claims: Vec<&Claim> = self.claims.iter().filter(|claim| claim.source == *name).collect();
-            let agree = claims.iter().filter(|claim| claim.agrees()).count();
+            let claims: Vec<&Statement> = self.claims.iter().filter(|claim| claim.source == *name).collect();
+            let agree = claims.iter().filter(|claim| claim.judged().agrees()).count();
             let (result, title) = match coverage {
                 Coverage::Not(why) => (format!("cannot be reproduced: {why}"), "-"),
                 Coverage::Setting => ("our experiment is set up so".to_owned(), "-"),
                 Coverage::Repeated(title) if claims.is_empty() => {
-                    ("repeated; the paper states nothing that can be compared".to_owned(), title.as_str())
+                    ("run again; the paper states nothing that can be compared".to_owned(), title.as_str())
                 }
                 Coverage::Repeated(title) => {
-                    let count = crate::count(claims.len(), "statement");
                     let verb = if claims.len() == 1 { "agrees" } else { "agree" };
-                    (format!("repeated: {agree} of {count} {verb}"), title.as_str())
+                    let of = crate::count(claims.len(), "statement");
+                    (format!("run again; {agree} of {of} {verb}"), title.as_str())
                 }
             };
             table.row(vec![(*name).into(), (*shows).into(), result.into(), title.into()]);
+        }
+        table
+    }
+
+    /// Returns the cluster, the jobs and the offered load of each experiment.
+    fn sizes(&self) -> Table {
+        let head = ["experiment", "jobs", "tasks", "offered load, maps", "reduces", "nodes", "map slots"];
+        let mut table = Table::new(&[&head[..], &["reduce slots"]].concat());
+        for Ran { title, size, .. } in &self.runs {
+            let load = size.offered_load;
+            let count = |number: u32| Cell::count(number as usize);
+            table.row(vec![
+                title.as_str().into(),
+                Cell::count(size.jobs),
+                Cell::count(size.tasks),
+                Cell::number(load.map(|load| load.map)),
+                Cell::number(load.map(|load| load.reduce)),
+                Cell::count(size.machines),
+                count(size.map_slots),
+                count(size.reduce_slots),
+            ]);
         }
         table
     }
@@ -374,6 +544,9 @@ impl Reproduction {
         all.extend(
             self.parts.iter().map(|part| (part.title.as_str(), part.table.clone(), part.charts.clone())),
         );
+        if !self.runs.is_empty() {
+            all.push((SIZES, self.sizes(), String::new()));
+        }
         all
     }
 
@@ -382,14 +555,16 @@ impl Reproduction {
         let mut out = String::new();
         let mut drawn: Vec<(&str, &str)> = Vec::new();
         for claim in &self.claims {
-            let key = (claim.source.as_str(), claim.paper.unit());
+            let key = (claim.source.as_str(), claim.ours.paper.unit());
             if drawn.contains(&key) {
                 continue;
             }
             drawn.push(key);
-            let same = self.claims.iter().filter(|other| (other.source.as_str(), other.paper.unit()) == key);
-            let points: Vec<svg::PointRow<'_>> =
-                same.map(|claim| (claim.what.as_str(), Some(claim.paper.range()), claim.point())).collect();
+            let same =
+                self.claims.iter().filter(|other| (other.source.as_str(), other.ours.paper.unit()) == key);
+            let points: Vec<svg::PointRow<'_>> = same
+                .map(|claim| (claim.what.as_str(), Some(claim.ours.paper.range()), claim.judged().point()))
+                .collect();
             let _ = write!(out, "<h3>{}</h3>{}", report::html::escape(key.0), svg::points(key.1, &points));
         }
         out
@@ -402,7 +577,7 @@ impl Reproduction {
         let fields = [
             ("title", json!(self.title)),
             ("setting", json!(self.setup_description)),
-            ("claims", self.claims.iter().map(Claim::json).collect()),
+            ("claims", self.claims.iter().map(Statement::json).collect()),
             ("tables", tables.collect()),
         ];
         fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
@@ -415,9 +590,9 @@ impl Reproduction {
         let fields = [
             ("title", json!(self.title)),
             ("setting", json!(self.setup_description)),
-            ("claims", self.claims.iter().map(Claim::json).collect()),
+            ("claims", self.claims.iter().map(Statement::json).collect()),
             ("tables", tables.collect()),
-            ("runs", json!(self.runs)),
+            ("runs", self.runs.iter().map(Ran::json).collect()),
         ];
         fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
     }
@@ -452,7 +627,7 @@ impl Reproduction {
 }
 
 /// Computes our value of a number of a paper.
-type ComputeOurs = dyn Fn(&Comparison) -> Option<Ours>;
+type ComputeOurs = dyn Fn(Results<'_>) -> Option<Ours>;
 
 /// A number of a paper and how ours is computed: a claim, and a column of a table of sensitivity.
 struct PaperNumber {
@@ -469,16 +644,33 @@ impl PaperNumber {
         source: impl Into<String>,
         (what, column): (impl Into<String>, impl Into<String>),
         paper: Number,
-        ours: impl Fn(&Comparison) -> Option<Ours> + 'static,
+        ours: impl Fn(Results<'_>) -> Option<Ours> + 'static,
     ) -> Self {
         let (source, what, column) = (source.into(), what.into(), column.into());
         Self { source, what, column, paper, ours: Box::new(ours) }
     }
 }
 
-/// Returns our results for some numbers of a paper.
-fn ours_of(numbers: &[PaperNumber], comparison: &Comparison) -> Vec<Option<Ours>> {
-    numbers.iter().map(|number| (number.ours)(comparison)).collect()
+/// Our results for some numbers of a paper under an assumption.
+#[derive(Debug)]
+struct Assumed {
+    assumption: String,
+    literal: Vec<Option<Ours>>,
+    ours: Vec<Option<Ours>>,
+}
+
+impl Assumed {
+    fn new(assumption: &str, numbers: &[PaperNumber], comparison: &Comparison) -> Self {
+        let of = |rules| numbers.iter().map(|number| (number.ours)(Results { comparison, rules })).collect();
+        Self { assumption: assumption.to_owned(), literal: of(Rules::Paper), ours: of(Rules::Ours) }
+    }
+
+    fn of(&self, rules: Rules) -> &[Option<Ours>] {
+        match rules {
+            Rules::Paper => &self.literal,
+            Rules::Ours => &self.ours,
+        }
+    }
 }
 
 /// Returns the columns of a table of sensitivity.
@@ -488,22 +680,28 @@ fn columns(numbers: &[PaperNumber]) -> Vec<(&str, Number)> {
 
 /// Returns the relative change of the mean completion of a group from policy `other` to policy
 /// `one`: -0.2 means a fifth less.
-fn change(comparison: &Comparison, group: Option<&str>, one: &str, other: &str) -> Option<Ours> {
+fn change(comparison: Results<'_>, group: Option<&str>, one: &str, other: &str) -> Option<Ours> {
     let (one, other) = (comparison.index(one)?, comparison.index(other)?);
     let of_seed = |seed: usize| {
         let pairs = comparison.pairs(seed, group, one, other);
         let (ours, theirs): (Vec<f64>, Vec<f64>) = pairs.into_iter().flatten().unzip();
         (mean(&theirs) > 0.0).then(|| mean(&ours) / mean(&theirs) - 1.0)
     };
-    let ours = Ours::of((0..comparison.seeds.len()).map(of_seed).collect());
+    let ours = Ours::of_changes((0..comparison.seeds.len()).map(of_seed).collect());
     // The claims of the papers are about all jobs.
-    Some(ours).filter(|ours| ours.figure.seeds > 0 && comparison.left_out(group, one, other) == 0)
+    Some(ours).filter(|ours| ours.estimate.seeds > 0 && comparison.left_out(group, one, other) == 0)
+}
+
+/// Returns a change as a cell; a dash if it is unknown because different jobs failed or did not end.
+fn change_cell(change: Option<Ours>) -> Cell {
+    let known = change.map(|ours| ours.estimate).filter(|change| change.seeds > 0);
+    known.map_or_else(|| "-".into(), |change| Cell::change(change.mean, change.interval()))
 }
 
 /// Returns the mean of `of` over the jobs of a group under policy `one`, minus that under policy
 /// `other`, in each seed.
 fn difference(
-    comparison: &Comparison,
+    comparison: Results<'_>,
     group: Option<&str>,
     (one, other): (&str, &str),
     of: impl Fn(&JobFigures) -> Option<f64>,
@@ -516,24 +714,24 @@ fn difference(
 
 /// Returns the mean of `of` over the jobs of a group (all jobs if `None`) under a policy.
 fn mean_of(
-    comparison: &Comparison,
+    comparison: Results<'_>,
     label: &str,
     group: Option<&str>,
     of: impl Fn(&JobFigures) -> Option<f64>,
 ) -> Option<Ours> {
     let at = comparison.index(label)?;
-    let figure = comparison.mean_over(at, group, &of);
-    Some(Ours { figure, ..Ours::of(comparison.means(at, group, of)) })
+    let estimate = comparison.mean_over(at, group, &of).into();
+    Some(Ours { estimate, ..Ours::of(comparison.means(at, group, of)) })
 }
 
 /// Returns a figure of the runs under a policy.
-fn per_run(comparison: &Comparison, label: &str, of: impl Fn(&Outcome) -> Option<f64>) -> Option<Ours> {
+fn per_run(comparison: Results<'_>, label: &str, of: impl Fn(&Outcome) -> Option<f64>) -> Option<Ours> {
     Some(Ours::of(comparison.runs[comparison.index(label)?].iter().map(of).collect()))
 }
 
 /// Returns a figure of the runs under policy `one`, minus that under policy `other`, in each seed.
 fn run_difference(
-    comparison: &Comparison,
+    comparison: Results<'_>,
     (one, other): (&str, &str),
     of: impl Fn(&Outcome) -> Option<f64>,
 ) -> Option<Ours> {
@@ -585,6 +783,7 @@ fn bars(table: &Table, columns: &[&str], y_label: &str, paper: Option<(&str, &[(
 mod tests {
     use super::*;
     use crate::experiment::Figure;
+    use mrcore::PerPhase;
 
     #[test]
     fn stopped_runs_are_counted_and_not_compared() {
@@ -595,14 +794,14 @@ mod tests {
         let json = out.json();
         let mut claims = json["claims"].as_array().expect("claims").iter();
         assert!(
-            claims.any(|claim| claim["verdict"] == "not comparable: jobs failed or did not end"),
+            claims.any(|claim| claim["ours"]["verdict"] == "not comparable: jobs failed or did not end"),
             "{json:?}"
         );
     }
 
     fn figure(mean: f64) -> Ours {
         let figure = Figure { mean, half_width: 0.03, is_lower_bound: false, seeds: 5 };
-        Ours { figure, ..Ours::of(vec![Some(mean)]) }
+        Ours { estimate: figure.into(), ..Ours::of(vec![Some(mean)]) }
     }
 
     /// The names of all figures and tables of each paper, in the order of their numbers.
@@ -663,6 +862,54 @@ mod tests {
         assert!(chart.contains(">paper</text>") && !chart.contains("note"), "{chart}");
     }
 
+    /// The paper is judged by its own rules; ours are a second column.
+    #[test]
+    fn statements_are_judged_by_the_rules_of_the_paper() {
+        let mut out = Reproduction::new("A paper", "its setup");
+        let of = |rules| Some(figure(if rules == Rules::Paper { -0.22 } else { -0.44 }));
+        out.claim_of("small jobs", Number::Change(-0.44), of).of("figure 1");
+        out.claim_of("none ran", Number::Change(-0.44), |_| None).of("figure 1");
+        out.reproduced("figure 1", "jobs", "Jobs");
+        assert_eq!(out.inventory().rows[0][2].text(), "run again; 0 of 2 statements agree");
+        let table = out.claims();
+        assert_eq!(
+            table.head[3..],
+            ["rules of the paper", "relative difference", "verdict", "our rules", "verdict, our rules"]
+        );
+        let row: Vec<&str> = table.rows[0][3..].iter().map(Cell::text).collect();
+        let paper = ["-22.0% (-25.0 to -19.0)", "+50%", "same direction, smaller"];
+        assert_eq!(row, [&paper[..], &["-44.0% (-47.0 to -41.0)", "agrees"]].concat());
+        let json = &out.json()["claims"][0];
+        assert_eq!(
+            (&json["literal"]["verdict"], &json["ours"]["verdict"]),
+            (&json!(paper[2]), &json!("agrees"))
+        );
+    }
+
+    /// A policy that did not run with the rules of the paper has no result with them.
+    #[test]
+    fn policies_are_found_with_the_rules_of_the_paper() {
+        let labels =
+            ["fair", "fcs", "fcs, literal", "fcs, kill", "hsrtf-pu, literal, eq. 2 in seconds", "hsrtf-pu"];
+        let of = |label: &&str| Variant::tuned(label, label.split(',').next().unwrap_or_default(), &[]);
+        let comparison = Comparison {
+            variants: labels.iter().map(of).collect(),
+            seeds: Vec::new(),
+            runs: Vec::new(),
+            alone: Vec::new(),
+            groups: Vec::new(),
+            slots: PerPhase { map: 1, reduce: 1 },
+        };
+        let both = |label: &str| {
+            [Rules::Paper, Rules::Ours].map(|rules| Results { comparison: &comparison, rules }.index(label))
+        };
+        assert_eq!(both("fcs"), [Some(2), Some(1)]);
+        assert_eq!(both("hsrtf-pu"), [Some(4), Some(5)]);
+        assert_eq!(both("fair"), [Some(0); 2]);
+        assert_eq!(both("fcs, kill"), [None, Some(3)]);
+        assert_eq!(both("coshh"), [None; 2]);
+    }
+
     #[test]
     fn inventory_counts_the_numbers_that_agree() {
         let mut out = Reproduction::new("A paper", "its setup");
@@ -679,10 +926,10 @@ mod tests {
         assert_eq!(
             results,
             [
-                "repeated: 1 of 2 statements agree",
-                "repeated; the paper states nothing that can be compared",
+                "run again; 1 of 2 statements agree",
+                "run again; the paper states nothing that can be compared",
                 "cannot be reproduced: the trace is not public",
-                "repeated: 0 of 1 statement agrees",
+                "run again; 0 of 1 statement agrees",
                 "our experiment is set up so"
             ]
         );
@@ -691,7 +938,7 @@ mod tests {
         assert_eq!((&tables[0]["title"], &tables[1]["title"]), (&json!(INVENTORY), &json!(CLAIMS)));
         assert_eq!(
             tables[1]["rows"][0][3],
-            json!({ "text": "-22.0% ±3.0", "mean": -0.22, "half_width": 0.03 })
+            json!({ "text": "-22.0% (-25.0 to -19.0)", "mean": -0.22, "low": -0.25, "high": -0.19 })
         );
     }
 
@@ -699,15 +946,21 @@ mod tests {
     fn sensitivity_names_the_assumptions_under_which_the_paper_is_met() {
         let mut out = Reproduction::new("A paper", "its setup");
         let numbers = [("small", Number::Change(-0.44)), ("large", Number::Change(0.1))];
-        let rows = [
-            ("as assumed".to_owned(), vec![Some(figure(-0.22)), Some(figure(0.5))]),
-            ("fast maps".to_owned(), vec![Some(figure(-0.43)), None]),
-        ];
+        let row = |assumption: &str, ours: [Option<f64>; 2]| Assumed {
+            assumption: assumption.to_owned(),
+            literal: vec![None, Some(figure(0.1))],
+            ours: ours.map(|ours| ours.map(figure)).to_vec(),
+        };
+        let rows = [row("as assumed", [Some(-0.22), Some(0.5)]), row("fast maps", [Some(-0.43), None])];
         out.sensitivity("Assumptions", &numbers, &rows);
-        let table = &out.parts[0].table;
+        let [of_ours, of_paper] = &out.parts[..] else { panic!("two tables") };
+        assert_eq!(of_paper.title, "Assumptions, rules of the paper");
+        let literal: Vec<&str> = of_paper.table.rows.iter().map(|row| row[3].text()).collect();
+        assert_eq!(literal, ["", "large", "large"]);
+        let table = &of_ours.table;
         let column = |at: usize| table.rows.iter().map(|row| row[at].text()).collect::<Vec<_>>();
         assert_eq!(column(0), ["the paper", "as assumed", "fast maps"]);
-        assert_eq!(column(1), ["-44.0%", "-22.0% ±3.0", "-43.0% ±3.0"]);
+        assert_eq!(column(1), ["-44.0%", "-22.0% (-25.0 to -19.0)", "-43.0% (-46.0 to -40.0)"]);
         assert_eq!(column(3), ["", "none", "small"]);
     }
 
@@ -723,13 +976,14 @@ mod tests {
         assert_eq!((table.head[3].as_str(), column), ("relative difference", vec!["+50%", "-", "-"]));
         assert!(out.text().contains("+50%") && out.html("").contains("<td>+50%</td>"));
         assert!(
-            out.markdown("mrctl repro x").contains("| small jobs | -44.0% | -22.0% ±3.0 | +50% |"),
+            out.markdown("mrctl repro x")
+                .contains("| small jobs | -44.0% | -22.0% (-25.0 to -19.0) | +50% |"),
             "{}",
             out.markdown("")
         );
         out.used("table 1", "the jobs");
         let page = out.markdown("mrctl repro x");
         assert!(page.contains("\nmrctl repro x\n") && page.contains(INVENTORY), "{page}");
-        assert_eq!(out.json()["claims"][0]["relative"], 0.5);
+        assert_eq!(out.json()["claims"][0]["ours"]["relative"], 0.5);
     }
 }

@@ -6,36 +6,88 @@
 //! the paper's, or if its interval contains 0; for small changes the tolerance alone would not
 //! require that. With one seed there is no interval; the verdict then contains `one seed`.
 //!
+//! Means and intervals of changes are those of the logarithms of the ratios of the seeds, as in
+//! [`Change`]: an interval of relative changes would reach below -100%, which no change can.
+//!
 //! If the seeds are of several kinds, no verdict is about the mean, which describes none of them. The
 //! claim has the median, the quartiles and the number of seeds; it agrees if both quartiles are within
 //! the tolerance, and differs if no seed is.
 
 use crate::{
-    experiment::Figure,
-    report::{Cell, show, show_change},
+    experiment::{Change, Figure},
+    report::{Cell, show, show_change, svg::Bar},
 };
 use mrcore::metrics::stats::quantile;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 /// A number in a paper, and our result.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Claim {
-    /// The figure, table or section of the paper that has the number; empty if not given.
-    pub(super) source: String,
-    pub(super) what: String,
     /// The number in the paper: a relative change from another policy, or a number with its unit.
     pub(super) paper: Number,
-    pub(super) ours: Option<Figure>,
+    pub(super) ours: Option<Estimate>,
     /// Our value in each seed; `None` for a seed without one.
     pub(super) by_seed: Vec<Option<f64>>,
     /// Whether the seeds are of several kinds ([`Ours::mixed`]).
     pub(super) is_mixed: bool,
 }
 
-/// Our result for a number of a paper: a figure, and its value in each seed.
+/// A mean over seeds and the ends of its 95% interval, which for a change is not symmetric.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(super) struct Estimate {
+    pub(super) mean: f64,
+    /// Equal to the mean for one seed, which has no interval.
+    pub(super) low: f64,
+    pub(super) high: f64,
+    /// Whether some jobs had not ended. If so, the mean is a lower bound.
+    pub(super) is_lower_bound: bool,
+    /// Number of seeds. With none there is no value.
+    pub(super) seeds: usize,
+}
+
+impl From<Figure> for Estimate {
+    fn from(Figure { mean, half_width, is_lower_bound, seeds }: Figure) -> Self {
+        Self { mean, low: mean - half_width, high: mean + half_width, is_lower_bound, seeds }
+    }
+}
+
+impl Estimate {
+    /// Computes the estimate of a relative change from the change in each seed. There is none if a
+    /// change is to 0, which has no logarithm.
+    fn of_changes(changes: &[f64]) -> Self {
+        let logarithms: Vec<f64> = changes.iter().map(|change| change.ln_1p()).collect();
+        let change =
+            Change::of(&logarithms).filter(|_| logarithms.iter().all(|logarithm| logarithm.is_finite()));
+        let none = Self::from(Figure::of(&[]));
+        change.map_or(none, |change| {
+            let (mean, seeds) = (change.mean, change.seeds);
+            let [low, high] = change.interval().unwrap_or([mean; 2]);
+            Self { mean, low, high, is_lower_bound: false, seeds }
+        })
+    }
+
+    /// Returns the ends of the interval; `None` for one seed.
+    pub(super) fn interval(self) -> Option<[f64; 2]> {
+        (self.seeds > 1).then_some([self.low, self.high])
+    }
+
+    /// Returns whether the interval contains 0. False for one seed.
+    fn is_insignificant(self) -> bool {
+        self.seeds > 1 && self.low <= 0.0 && 0.0 <= self.high
+    }
+
+    /// Returns the estimate as a figure. Only for one whose interval is symmetric.
+    fn figure(self) -> Figure {
+        let Self { mean, high, is_lower_bound, seeds, .. } = self;
+        Figure { mean, half_width: high - mean, is_lower_bound, seeds }
+    }
+}
+
+/// Our result for a number of a paper: an estimate, and its value in each seed.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Ours {
-    pub(super) figure: Figure,
+    pub(super) estimate: Estimate,
     /// `None` for a seed without a value.
     pub(super) by_seed: Vec<Option<f64>>,
     /// Whether the seeds are of several kinds.
@@ -43,10 +95,16 @@ pub(super) struct Ours {
 }
 
 impl Ours {
-    /// Computes the figure from the values of the seeds.
+    /// Computes the estimate from the values of the seeds.
     pub(super) fn of(by_seed: Vec<Option<f64>>) -> Self {
         let known: Vec<f64> = by_seed.iter().flatten().copied().collect();
-        Self { figure: Figure::of(&known), by_seed, is_mixed: false }
+        Self { estimate: Figure::of(&known).into(), by_seed, is_mixed: false }
+    }
+
+    /// Computes the estimate from the relative change in each seed.
+    pub(super) fn of_changes(by_seed: Vec<Option<f64>>) -> Self {
+        let known: Vec<f64> = by_seed.iter().flatten().copied().collect();
+        Self { estimate: Estimate::of_changes(&known), by_seed, is_mixed: false }
     }
 
     /// Declares that the seeds are of several kinds, so that their mean describes none of them.
@@ -54,10 +112,11 @@ impl Ours {
         Self { is_mixed: true, ..self }
     }
 
-    /// Removes the figure if a seed has no value: a mean over the other seeds would be of chosen seeds.
+    /// Removes the estimate if a seed has no value: a mean over the other seeds would be of chosen
+    /// seeds.
     pub(super) fn of_all_seeds(self) -> Self {
         let is_complete = self.by_seed.iter().all(Option::is_some);
-        if is_complete { self } else { Self { figure: Figure::of(&[]), ..self } }
+        if is_complete { self } else { Self { estimate: Figure::of(&[]).into(), ..self } }
     }
 }
 
@@ -97,7 +156,7 @@ pub(super) enum Sign {
 
 impl Sign {
     /// Returns whether our difference has this sign; `None` if the seeds do not decide it.
-    fn holds(self, ours: Figure) -> Option<bool> {
+    fn holds(self, ours: Estimate) -> Option<bool> {
         if ours.is_insignificant() && ours.mean != 0.0 {
             return None;
         }
@@ -172,7 +231,7 @@ impl Number {
 
     /// Returns the text of what the paper states.
     pub(super) fn published(self) -> String {
-        let show = |value: f64| self.show(Figure::of(&[value]));
+        let show = |value: f64| self.show(value);
         match self {
             Number::Statement(sign) | Number::PartStatement(sign) | Number::PlainStatement(sign) => {
                 sign.text().into()
@@ -194,7 +253,7 @@ impl Number {
     }
 
     /// Returns what the paper states for `--json`: a number, two for a range, or a word.
-    fn json(self) -> Value {
+    pub(super) fn json(self) -> Value {
         match self {
             Number::Statement(sign) | Number::PartStatement(sign) | Number::PlainStatement(sign) => {
                 json!(sign.text())
@@ -205,7 +264,7 @@ impl Number {
         }
     }
 
-    fn kind(self) -> &'static str {
+    pub(super) fn kind(self) -> &'static str {
         match self {
             Number::Change(_) => "change",
             Number::Part(_) => "part",
@@ -234,40 +293,50 @@ impl Number {
         }
     }
 
-    pub(super) fn show(self, ours: Figure) -> String {
-        match self {
-            Number::Change(_) | Number::ChangeRange(..) | Number::PartStatement(_) => show_change(ours),
-            Number::Part(_) | Number::PartRange(..) => show_change(ours).trim_start_matches('+').to_owned(),
-            Number::Seconds(_) | Number::SecondsRead(..) => format!("{} s", show(ours)),
-            Number::Plain(_) | Number::PlainRead(..) => show(ours),
-            Number::Statement(_) => format!("{} s", Number::PlainStatement(Sign::More).show(ours)),
-            Number::PlainStatement(_) => format!("{}{}", if ours.mean > 0.0 { "+" } else { "" }, show(ours)),
+    /// Returns our estimate as a cell.
+    fn cell(self, ours: Estimate) -> Cell {
+        if let Number::Change(_) | Number::ChangeRange(..) = self {
+            return Cell::change(ours.mean, ours.interval());
         }
+        let figure = ours.figure();
+        let text = match self {
+            Number::Part(_) | Number::PartRange(..) => show_change(figure).trim_start_matches('+').to_owned(),
+            Number::Seconds(_) | Number::SecondsRead(..) => format!("{} s", show(figure)),
+            Number::Plain(_) | Number::PlainRead(..) => show(figure),
+            Number::Statement(_) => format!("{}{} s", plus(ours.mean), show(figure)),
+            Number::PlainStatement(_) => format!("{}{}", plus(ours.mean), show(figure)),
+            Number::Change(_) | Number::ChangeRange(..) | Number::PartStatement(_) => show_change(figure),
+        };
+        Cell::Figure(figure, text)
+    }
+
+    /// Returns the text of a value without an interval.
+    fn show(self, value: f64) -> String {
+        self.cell(Figure::of(&[value]).into()).text().to_owned()
     }
 }
 
+/// Returns the sign that is shown before a difference.
+fn plus(mean: f64) -> &'static str {
+    if mean > 0.0 { "+" } else { "" }
+}
+
 impl Claim {
-    /// Creates a claim without a source.
-    pub(super) fn new(what: String, paper: Number, ours: Option<Ours>) -> Self {
+    pub(super) fn new(paper: Number, ours: Option<Ours>) -> Self {
         let is_mixed = ours.as_ref().is_some_and(|ours| ours.is_mixed);
-        let (ours, by_seed) = ours.map_or_else(Default::default, |ours| (Some(ours.figure), ours.by_seed));
-        Self { source: String::new(), what, paper, ours, by_seed, is_mixed }
+        let (ours, by_seed) = ours.map_or_else(Default::default, |ours| (Some(ours.estimate), ours.by_seed));
+        Self { paper, ours, by_seed, is_mixed }
     }
 
-    /// Sets the figure, table or section of the paper that has the number.
-    pub(super) fn of(&mut self, source: &str) {
-        source.clone_into(&mut self.source);
-    }
-
-    /// Returns our figure as a cell.
+    /// Returns our result as a cell.
     pub(super) fn cell(&self) -> Cell {
         if let Some([low, median, high]) = self.quartiles() {
-            let show = |value: f64| self.paper.show(Figure::of(&[value]));
+            let show = |value: f64| self.paper.show(value);
             let seeds = crate::count(self.known().count(), "seed");
             let text = format!("{} ({} to {}; {seeds})", show(median), show(low), show(high));
             return Cell::Number(Some(median), text);
         }
-        self.ours().map_or_else(|| "-".into(), |ours| Cell::Figure(ours, self.paper.show(ours)))
+        self.ours().map_or_else(|| "-".into(), |ours| self.paper.cell(ours))
     }
 
     /// Returns whether our whole interval is within the tolerance.
@@ -287,16 +356,17 @@ impl Claim {
         is_shown.then(|| [0.25, 0.5, 0.75].map(|part| quantile(&known, part)))
     }
 
-    /// Returns our value for a chart, and half its interval. It is the median, without an interval, if
-    /// the seeds are of several kinds.
-    pub(super) fn point(&self) -> Option<(f64, f64)> {
-        let median = self.quartiles().map(|[_, median, _]| (median, 0.0));
-        median.or_else(|| self.ours().map(|ours| (ours.mean, ours.half_width)))
+    /// Returns our value for a chart, and its interval. It is the median, without an interval, if the
+    /// seeds are of several kinds.
+    pub(super) fn point(&self) -> Option<Bar> {
+        let median = self.quartiles().map(|[_, median, _]| (median, 0.0).into());
+        let estimate = |ours: Estimate| Bar { value: ours.mean, low: ours.low, high: ours.high };
+        median.or_else(|| self.ours().map(estimate))
     }
 
-    /// Returns our figure if it has a value.
-    pub(super) fn ours(&self) -> Option<Figure> {
-        self.ours.and_then(Figure::known)
+    /// Returns our estimate if it has a value.
+    pub(super) fn ours(&self) -> Option<Estimate> {
+        self.ours.filter(|ours| ours.seeds > 0)
     }
 
     /// Returns our value minus that of the paper, in its unit; `None` if our seeds are of several kinds.
@@ -313,14 +383,10 @@ impl Claim {
         self.difference().filter(|_| paper != 0.0).map(|difference| difference / paper.abs())
     }
 
-    /// Returns the claim for `--json`.
+    /// Returns our result and its verdict for `--json`.
     pub(super) fn json(&self) -> Value {
         json!({
-            "source": self.source,
-            "what": self.what,
-            "kind": self.paper.kind(),
-            "paper": self.paper.json(),
-            "ours": self.ours(),
+            "estimate": self.ours(),
             "quartiles": self.quartiles(),
             "by_seed": self.by_seed.iter().map(|value| value.map(short_number)).collect::<Vec<_>>(),
             "difference": self.difference(),
@@ -335,7 +401,7 @@ impl Claim {
         if ours.is_lower_bound {
             return "not comparable: a run was stopped before all jobs had ended".into();
         }
-        let Some(ours) = ours.known() else { return self.verdict_without_figure() };
+        let Some(ours) = self.ours() else { return self.verdict_without_figure() };
         if let (Some(quartiles), Some(limits)) = (self.quartiles(), self.paper.limits()) {
             return self.verdict_of_seeds(quartiles, limits);
         }
@@ -349,7 +415,7 @@ impl Claim {
                 }
             }
             (_, Some((low, high))) => {
-                let (from, to) = (ours.mean - ours.half_width, ours.mean + ours.half_width);
+                let (from, to) = (ours.low, ours.high);
                 if low <= from && to <= high && self.has_sign(ours) {
                     "agrees"
                 } else if from <= high && low <= to && self.has_sign(ours) {
@@ -369,7 +435,8 @@ impl Claim {
         if known == 0 {
             return "nothing to compare: no run has this value".into();
         }
-        format!("not comparable: a change from 0 in {} of {}", all - known, crate::count(all, "seed"))
+        let zeros = all - self.known().filter(|change| *change > -1.0).count();
+        format!("not comparable: a change from or to 0 in {zeros} of {}", crate::count(all, "seed"))
     }
 
     /// Returns the verdict if the seeds are of several kinds.
@@ -378,17 +445,17 @@ impl Claim {
         let (near, all) = (self.known().filter(|value| is_near(*value)).count(), self.known().count());
         let of = crate::count(all, "seed");
         if is_near(low) && is_near(high) {
-            format!("agrees: {near} of {of} near")
+            format!("agrees: {near} of {of} within the tolerance")
         } else if near == 0 {
-            format!("differs: none of {of} near")
+            format!("differs: none of {of} within the tolerance")
         } else {
-            format!("no verdict: {near} of {of} near")
+            format!("no verdict: {near} of {of} within the tolerance")
         }
     }
 
     /// Returns whether our change may have the sign of the paper's: it has it, or our interval
     /// contains 0. True for a change of 0 and for other numbers.
-    fn has_sign(&self, ours: Figure) -> bool {
+    fn has_sign(&self, ours: Estimate) -> bool {
         match self.paper {
             Number::Change(paper) if paper != 0.0 => ours.mean * paper > 0.0 || ours.is_insignificant(),
             _ => true,
@@ -407,7 +474,7 @@ impl Claim {
     }
 
     /// Returns the verdict if only a part of the interval is within the tolerance.
-    fn undecided(&self, ours: Figure) -> &'static str {
+    fn undecided(&self, ours: Estimate) -> &'static str {
         match self.paper {
             Number::Change(0.0) if ours.is_insignificant() => {
                 "undecided: no change beyond the noise, but the noise is larger than the tolerance"
@@ -422,7 +489,7 @@ impl Claim {
     }
 
     /// Returns the verdict if the whole interval is outside the tolerance.
-    fn differs(&self, ours: Figure) -> &'static str {
+    fn differs(&self, ours: Estimate) -> &'static str {
         let paper = self.paper_change();
         match self.paper {
             Number::Change(_) | Number::ChangeRange(..) if ours.is_insignificant() => {
@@ -447,17 +514,13 @@ fn short_number(value: f64) -> f64 {
 mod tests {
     use super::*;
 
+    fn estimate(mean: f64, half_width: f64, is_lower_bound: bool, seeds: usize) -> Estimate {
+        Figure { mean, half_width, is_lower_bound, seeds }.into()
+    }
+
     fn verdict(paper: Number, mean: f64, half_width: f64, seeds: usize) -> String {
-        let ours = Some(Figure { mean, half_width, is_lower_bound: false, seeds });
-        Claim {
-            source: String::new(),
-            what: String::new(),
-            paper,
-            ours,
-            by_seed: Vec::new(),
-            is_mixed: false,
-        }
-        .verdict()
+        let ours = Some(estimate(mean, half_width, false, seeds));
+        Claim { paper, ours, by_seed: Vec::new(), is_mixed: false }.verdict()
     }
 
     #[test]
@@ -500,17 +563,11 @@ mod tests {
         );
         assert_eq!(of(Sign::NotLess, -0.5), "undecided: no difference beyond the noise");
         assert_eq!(verdict(Number::Statement(Sign::NotLess), 0.0, 0.0, 5), "agrees");
-        let ours = Some(Figure { mean: 12.0, half_width: 1.0, is_lower_bound: false, seeds: 5 });
-        let claim = Claim {
-            source: String::new(),
-            what: String::new(),
-            paper: Number::Statement(Sign::Less),
-            ours,
-            by_seed: Vec::new(),
-            is_mixed: false,
-        };
+        let ours = Some(estimate(12.0, 1.0, false, 5));
+        let claim =
+            Claim { paper: Number::Statement(Sign::Less), ours, by_seed: Vec::new(), is_mixed: false };
         assert_eq!((claim.cell().text(), claim.paper.published()), ("+12.0 ±1.00 s", "less".into()));
-        assert_eq!((claim.relative(), claim.json()["paper"].as_str()), (None, Some("less")));
+        assert_eq!((claim.relative(), claim.paper.json()), (None, json!("less")));
     }
 
     #[test]
@@ -542,19 +599,14 @@ mod tests {
             ("agrees".into(), "differs".into())
         );
         let more = Number::PartStatement(Sign::More);
-        assert_eq!(
-            (verdict(more, 0.5, 0.1, 5), more.show(Figure::of(&[0.5]))),
-            ("agrees".into(), "+50.0%".into())
-        );
+        assert_eq!((verdict(more, 0.5, 0.1, 5), more.show(0.5)), ("agrees".into(), "+50.0%".into()));
     }
 
     #[test]
     fn lower_bound_is_not_compared() {
         let of = |is_lower_bound| {
-            let ours = Some(Figure { mean: 100.0, half_width: 1.0, is_lower_bound, seeds: 5 });
-            let (source, what) = (String::new(), String::new());
-            Claim { source, what, paper: Number::Seconds(100.0), ours, by_seed: Vec::new(), is_mixed: false }
-                .verdict()
+            let ours = Some(estimate(100.0, 1.0, is_lower_bound, 5));
+            Claim { paper: Number::Seconds(100.0), ours, by_seed: Vec::new(), is_mixed: false }.verdict()
         };
         assert_eq!(of(false), "agrees");
         assert!(of(true).starts_with("not comparable: a run was stopped"), "{}", of(true));
@@ -562,35 +614,26 @@ mod tests {
 
     #[test]
     fn json_contains_all_numbers_of_a_claim() {
-        let ours = Some(Figure { mean: -0.5, half_width: 0.25, is_lower_bound: false, seeds: 3 });
+        let ours = Some(estimate(-0.5, 0.25, false, 3));
         let claim = Claim {
-            source: String::new(),
-            what: "small jobs".into(),
             paper: Number::Change(-0.25),
             ours,
             by_seed: vec![Some(-0.333_333_3), None],
             is_mixed: false,
         }
         .json();
-        assert_eq!((&claim["kind"], &claim["paper"]), (&json!("change"), &json!(-0.25)));
+        assert_eq!((Number::Change(-0.25).kind(), Number::Change(-0.25).json()), ("change", json!(-0.25)));
         assert_eq!(
-            claim["ours"],
-            json!({ "mean": -0.5, "half_width": 0.25, "is_lower_bound": false, "seeds": 3 })
+            claim["estimate"],
+            json!({ "mean": -0.5, "low": -0.75, "high": -0.25, "is_lower_bound": false, "seeds": 3 })
         );
         assert_eq!((&claim["difference"], &claim["relative"]), (&json!(-0.25), &json!(-1.0)));
         assert_eq!(claim["verdict"], "same direction; size undecided");
         assert_eq!(claim["by_seed"], json!([-0.33333, null]));
-        let none = Claim {
-            source: String::new(),
-            what: String::new(),
-            paper: Number::Seconds(0.0),
-            ours: None,
-            by_seed: Vec::new(),
-            is_mixed: false,
-        }
-        .json();
+        let none =
+            Claim { paper: Number::Seconds(0.0), ours: None, by_seed: Vec::new(), is_mixed: false }.json();
         assert_eq!(
-            (&none["ours"], &none["difference"], &none["relative"]),
+            (&none["estimate"], &none["difference"], &none["relative"]),
             (&Value::Null, &Value::Null, &Value::Null)
         );
     }
@@ -633,33 +676,63 @@ mod tests {
     fn seeds_of_two_kinds_get_no_verdict_on_their_mean() {
         let claim = |paper, values: &[f64]| {
             let by_seed = values.iter().copied().map(Some).chain([None]).collect();
-            let Ours { figure, by_seed, is_mixed } = Ours::of(by_seed).mixed();
-            let (source, what) = (String::new(), String::new());
-            Claim { source, what, paper, ours: Some(figure), by_seed, is_mixed }
+            let Ours { estimate, by_seed, is_mixed } = Ours::of(by_seed).mixed();
+            Claim { paper, ours: Some(estimate), by_seed, is_mixed }
         };
         let wait = claim(Number::Seconds(325.0), &[2.0, 4.0, 5.0, 8.0, 300.0]);
-        assert_eq!(wait.verdict(), "no verdict: 1 of 5 seeds near");
+        assert_eq!(wait.verdict(), "no verdict: 1 of 5 seeds within the tolerance");
         assert_eq!(wait.cell().text(), "5.00 s (4.00 s to 8.00 s; 5 seeds)");
-        assert_eq!((wait.point(), wait.relative()), (Some((5.0, 0.0)), None));
+        assert_eq!((wait.point(), wait.relative()), (Some((5.0, 0.0).into()), None));
         assert_eq!(wait.json()["quartiles"], json!([4.0, 5.0, 8.0]));
         let short = claim(Number::Seconds(325.0), &[2.0, 4.0]);
-        assert_eq!((short.verdict().as_str(), short.agrees()), ("differs: none of 2 seeds near", false));
+        assert_eq!(
+            (short.verdict().as_str(), short.agrees()),
+            ("differs: none of 2 seeds within the tolerance", false)
+        );
         let near = claim(Number::Change(-0.55), &[-0.5, -0.52, -0.49]);
-        assert_eq!((near.verdict().as_str(), near.agrees()), ("agrees: 3 of 3 seeds near", true));
+        assert_eq!(
+            (near.verdict().as_str(), near.agrees()),
+            ("agrees: 3 of 3 seeds within the tolerance", true)
+        );
     }
 
     #[test]
     fn change_from_0_is_not_a_failed_job() {
         let claim = |changes: &[Option<f64>]| {
-            let ours = Ours::of(changes.to_vec()).of_all_seeds();
-            Claim::new(String::new(), Number::Change(-0.97), Some(ours))
+            let ours = Ours::of_changes(changes.to_vec()).of_all_seeds();
+            Claim::new(Number::Change(-0.97), Some(ours))
         };
         let some = claim(&[Some(-0.9), None, Some(-1.0)]);
-        assert_eq!(some.verdict(), "not comparable: a change from 0 in 1 of 3 seeds");
-        assert_eq!((some.cell().text(), some.agrees(), some.json()["ours"].is_null()), ("-", false, true));
+        assert_eq!(some.verdict(), "not comparable: a change from or to 0 in 2 of 3 seeds");
+        assert_eq!(
+            claim(&[Some(-0.9), Some(-1.0)]).verdict(),
+            "not comparable: a change from or to 0 in 1 of 2 seeds"
+        );
+        assert_eq!(
+            (some.cell().text(), some.agrees(), some.json()["estimate"].is_null()),
+            ("-", false, true)
+        );
         assert_eq!(some.json()["by_seed"], json!([-0.9, null, -1.0]));
         assert_eq!(claim(&[None, None]).verdict(), "nothing to compare: no run has this value");
         assert!(claim(&[Some(-0.97), Some(-0.98)]).agrees());
+    }
+
+    /// Symmetric intervals of such changes would contain a change below -100%, or an increase by half
+    /// with a decrease by three times.
+    #[test]
+    fn intervals_of_changes_are_of_ratios() {
+        let of = |changes: &[f64]| Ours::of_changes(changes.iter().copied().map(Some).collect()).estimate;
+        let less = of(&[-0.9, -0.95, -0.2]);
+        assert!(-1.0 < less.low && less.low < less.mean && less.mean < less.high, "{less:?}");
+        // Twice as slow in one seed and twice as fast in another is no change.
+        let none = of(&[1.0, -0.5]);
+        assert!(none.mean.abs() < 1e-9 && none.is_insignificant(), "{none:?}");
+        let more = of(&[0.07, 0.29, 1.07, 1.08, 7.14]);
+        let (below, above) = (more.mean - more.low, more.high - more.mean);
+        assert!(more.low > -0.2 && above > 2.0 * below, "the arithmetic mean is 193.0% ±365.9: {more:?}");
+        assert_eq!(of(&[0.5]), Estimate { mean: of(&[0.5]).mean, ..Figure::of(&[of(&[0.5]).mean]).into() });
+        let claim = Claim::new(Number::Change(-0.9), Some(Ours::of_changes(vec![Some(-0.9); 3])));
+        assert_eq!((claim.cell().text(), claim.agrees()), ("-90.0% (-90.0 to -90.0)", true));
     }
 
     #[test]
@@ -673,16 +746,9 @@ mod tests {
         assert_eq!(verdict(Number::Change(-0.45), -0.05, 0.10, 3), "differs: no change beyond the noise");
         assert_eq!(verdict(Number::Seconds(51.0), 60.0, 10.0, 3), "undecided: within the noise");
         assert_eq!(verdict(Number::Change(-0.45), -0.40, 0.0, 1), "agrees (one seed)");
-        let none = Claim {
-            source: String::new(),
-            what: String::new(),
-            paper: Number::Change(0.1),
-            ours: None,
-            by_seed: Vec::new(),
-            is_mixed: false,
-        };
+        let none = Claim { paper: Number::Change(0.1), ours: None, by_seed: Vec::new(), is_mixed: false };
         assert!(none.verdict().starts_with("not comparable"));
-        let empty = Claim { paper: Number::Seconds(1.5), ours: Some(Figure::of(&[])), ..none };
+        let empty = Claim { paper: Number::Seconds(1.5), ours: Some(Figure::of(&[]).into()), ..none };
         assert!(empty.verdict().starts_with("nothing to compare"), "a missing wait is not a short wait");
         assert_eq!((empty.ours(), empty.relative()), (None, None));
     }

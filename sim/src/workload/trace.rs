@@ -60,6 +60,11 @@ pub(crate) fn check_time_range(at_s: f64) -> Result<(), String> {
 /// Default bytes per second of one reader of a disk.
 const DISK_BYTES_PER_S: f64 = 80e6;
 
+/// Formats a whole number: in scientific notation if it has more than 15 digits, which no reader counts.
+fn readable(number: f64) -> String {
+    if number.abs() < 1e15 { format!("{number:.0}") } else { format!("{number:.3e}") }
+}
+
 /// Checks that no task takes longer than can be simulated. A trace with times or bytes in a wrong
 /// unit would practically never end.
 pub(super) fn check_task_times(job: &JobPlan) -> Result<(), String> {
@@ -74,7 +79,8 @@ pub(super) fn check_task_times(job: &JobPlan) -> Result<(), String> {
     match tasks.find(|seconds| seconds.is_nan() || *seconds > LENGTH_MAX_S) {
         None => Ok(()),
         Some(seconds) => Err(format!(
-            "a task takes {seconds:.0} s according to its times or bytes: the maximum is {LENGTH_MAX_S:.0} s (ten years); check the units"
+            "a task takes {} s according to its times or bytes: the maximum is {LENGTH_MAX_S:.0} s (ten years); check the units",
+            readable(seconds)
         )),
     }
 }
@@ -91,7 +97,8 @@ impl SizeLimit {
     pub(super) fn add_job(&mut self, tasks: f64) -> Result<(), String> {
         if tasks > TASKS_OF_A_JOB_MAX {
             return Err(format!(
-                "a job of {tasks:.0} tasks: the maximum is {TASKS_OF_A_JOB_MAX:.0}; scale the bytes down"
+                "a job of {} tasks: the maximum is {TASKS_OF_A_JOB_MAX:.0}; scale the bytes down",
+                readable(tasks)
             ));
         }
         self.jobs += 1;
@@ -196,5 +203,12 @@ mod tests {
         let mut buffer = vec![0; 1 << 20];
         let refused = (0..=LINE_BYTES_MAX >> 20).find_map(|_| endless.read(&mut buffer).err());
         assert_eq!(refused.map(|error| error.kind()), Some(io::ErrorKind::InvalidData));
+    }
+
+    #[test]
+    fn numbers_of_many_digits_are_shortened() {
+        let why = SizeLimit::default().add_job(1e300).expect_err("too many tasks");
+        assert!(why.starts_with("a job of 1.000e300 tasks: the maximum is "), "{why}");
+        assert_eq!(readable(123_456.0), "123456");
     }
 }
