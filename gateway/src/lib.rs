@@ -20,6 +20,7 @@ mod params;
 mod refusals;
 mod run;
 mod serve;
+mod service;
 mod webhdfs;
 
 pub use pages::{Addresses, Gateway};

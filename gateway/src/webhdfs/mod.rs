@@ -15,7 +15,7 @@ mod error;
 mod namespace;
 mod operation;
 
-use crate::{caller::Caller, params::Params, refusals::Refused, run::Service, serve::Peer};
+use crate::{caller::Caller, params::Params, refusals::Refused, serve::Peer, service::Service};
 use axum::{
     Router,
     body::Body,
