@@ -14,6 +14,7 @@ use axum::{
     http::{
         HeaderMap, StatusCode, Uri,
         header::{self, HeaderValue},
+        uri::Authority,
     },
     middleware::{self, Next},
     response::Response,
@@ -117,7 +118,7 @@ fn foreign(headers: &HeaderMap, uri: &Uri, loopback_port: Option<u16>) -> Option
         return Some("the request must have one Host header");
     }
     if let Some(port) = loopback_port {
-        let named = host.into_iter().chain(uri.authority().map(|name| name.as_str()));
+        let named = host.into_iter().chain(uri.authority().map(Authority::as_str));
         if !named.into_iter().all(|name| is_own_host(name, port)) {
             return Some("this gateway answers only for 127.0.0.1 and localhost, at its own port");
         }
