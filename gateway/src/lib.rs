@@ -2,7 +2,7 @@
 //!
 //! - [`Gateway`] serves read-only pages on loopback, as one user sees the cluster. `mrctl web` runs
 //!   it.
-//! - [`run`] is the daemon `gateway`: WebHDFS (`/webhdfs/v1`) and REST (`/api/v1`) for programs.
+//! - [`run`] is the daemon `gateway`: `WebHDFS` (`/webhdfs/v1`) and REST (`/api/v1`) for programs.
 //!
 //! Both are clients like all commands, with the same calls. The pages use the credentials of the
 //! user who runs `mrctl web`. The daemon has no credentials: each request shows a token, which the
@@ -20,6 +20,7 @@ mod params;
 mod refusals;
 mod run;
 mod serve;
+mod service;
 mod webhdfs;
 
 pub use pages::{Addresses, Gateway};

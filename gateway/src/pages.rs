@@ -19,6 +19,7 @@ use view::status_cache::{Masters, StatusCache};
 /// for long.
 const LIMITS: ConnectionLimits = ConnectionLimits {
     connections_max: 64,
+    head_bytes_max: 16 << 10,
     head_timeout: Duration::from_secs(5),
     keep_alive: false,
     connection_timeout: Some(Duration::from_mins(1)),

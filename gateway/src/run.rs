@@ -2,10 +2,10 @@
 
 use crate::{
     api,
-    caller::Callers,
     guard::is_own_host,
-    refusals::{Kind, Refusals, Refused},
+    refusals::{Kind, Refused},
     serve::{ConnectionLimits, Peer, serve},
+    service::Service,
     webhdfs,
 };
 use axum::{
@@ -14,6 +14,7 @@ use axum::{
     http::{
         HeaderMap, StatusCode, Uri,
         header::{self, HeaderValue},
+        uri::Authority,
     },
     middleware::{self, Next},
     response::Response,
@@ -27,6 +28,8 @@ use daemon::{
 use std::{io, sync::Arc, time::Duration};
 use tokio::net::TcpListener;
 
+/// The largest head of a request. CONCAT names its sources in the query.
+const HEAD_BYTES_MAX: usize = 64 << 10;
 /// Timeout for the head of a request, and how long a connection without a request is kept.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -50,15 +53,6 @@ pub enum GatewayError {
     Io(#[from] io::Error),
 }
 
-/// What all handlers share.
-pub(crate) struct Service {
-    pub(crate) callers: Callers,
-    pub(crate) refusals: Refusals,
-    pub(crate) config: Config,
-    /// The port on loopback; None if other machines can reach the gateway.
-    loopback_port: Option<u16>,
-}
-
 /// Runs a gateway until a signal stops it.
 pub async fn run(config: &Config, args: &DaemonArgs) -> Result<(), GatewayError> {
     if !config.security.dir.as_os_str().is_empty() {
@@ -70,16 +64,12 @@ pub async fn run(config: &Config, args: &DaemonArgs) -> Result<(), GatewayError>
     let addr = listener.local_addr()?;
     let limits = ConnectionLimits {
         connections_max: config.gateway.connections_max,
+        head_bytes_max: HEAD_BYTES_MAX,
         head_timeout: HEAD_TIMEOUT,
         keep_alive: true,
         connection_timeout: None,
     };
-    let service = Arc::new(Service {
-        callers: Callers::new(config),
-        refusals: Refusals::default(),
-        config: config.clone(),
-        loopback_port: addr.ip().is_loopback().then(|| addr.port()),
-    });
+    let service = Arc::new(Service::new(config, addr));
     args.write_ready(&addr.to_string())?;
     let access = if config.security.is_closed() { "closed" } else { "open" };
     tracing::info!(%addr, access, "gateway serves");
@@ -128,7 +118,7 @@ fn foreign(headers: &HeaderMap, uri: &Uri, loopback_port: Option<u16>) -> Option
         return Some("the request must have one Host header");
     }
     if let Some(port) = loopback_port {
-        let named = host.into_iter().chain(uri.authority().map(|name| name.as_str()));
+        let named = host.into_iter().chain(uri.authority().map(Authority::as_str));
         if !named.into_iter().all(|name| is_own_host(name, port)) {
             return Some("this gateway answers only for 127.0.0.1 and localhost, at its own port");
         }

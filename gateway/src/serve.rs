@@ -12,8 +12,6 @@ use tokio::{
 };
 use tower_service::Service;
 
-/// The largest size of the request line and headers.
-const HEAD_BYTES_MAX: usize = 64 << 10;
 /// The largest number of headers.
 const HEADERS_MAX: usize = 64;
 /// How long to wait before the next attempt if a connection cannot be accepted.
@@ -24,6 +22,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct ConnectionLimits {
     /// Number of parallel connections. Further connections wait.
     pub(crate) connections_max: usize,
+    /// The largest size of the request line and headers, approximately.
+    pub(crate) head_bytes_max: usize,
     /// Timeout for the request line and headers, also of the next request on a connection.
     pub(crate) head_timeout: Duration,
     /// Whether a connection may have several requests.
@@ -72,7 +72,7 @@ async fn connection(
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head_timeout)
-        .max_buf_size(HEAD_BYTES_MAX)
+        .max_buf_size(limits.head_bytes_max)
         .max_headers(HEADERS_MAX)
         .keep_alive(limits.keep_alive)
         .serve_connection(TokioIo::new(stream), answer)

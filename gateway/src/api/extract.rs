@@ -2,7 +2,7 @@
 //! an error of the API.
 
 use super::error::ApiError;
-use crate::{caller::Caller, params::Params, refusals::Refused, run::Service, serve::Peer};
+use crate::{caller::Caller, params::Params, refusals::Refused, serve::Peer, service::Service};
 use axum::{
     Json,
     extract::{FromRequest, FromRequestParts, Query, Request},

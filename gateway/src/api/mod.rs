@@ -11,7 +11,7 @@ mod jobs;
 mod nodes;
 mod stream;
 
-use crate::run::Service;
+use crate::service::Service;
 use axum::{
     Json, Router,
     routing::{get, post},

@@ -1,5 +1,7 @@
 //! The gateway program. Reads `fermata.toml`, which flags override, and serves until it is stopped.
 
+#![allow(clippy::doc_markdown, reason = "doc comments here are help text, where backticks would be printed")]
+
 use clap::Parser;
 use daemon::{MasterAddrs, config::Config, lifecycle::DaemonArgs};
 use std::{path::PathBuf, process::ExitCode};

@@ -54,7 +54,7 @@ pub(super) fn quota_usage(status: &FileStatus, usage: &Usage) -> Value {
 
 /// Returns the quotas as numbers; -1 means that there is none.
 fn quotas(quota: Option<Quota>) -> (i64, i64) {
-    let number = |limit: Option<u64>| limit.map_or(-1, |limit| limit.min(i64::MAX as u64) as i64);
+    let number = |limit: Option<u64>| limit.map_or(-1, |limit| i64::try_from(limit).unwrap_or(i64::MAX));
     let quota = quota.unwrap_or_default();
     (number(quota.files), number(quota.space))
 }

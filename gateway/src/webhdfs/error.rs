@@ -1,5 +1,5 @@
-//! The exceptions of WebHDFS: names, Java classes and HTTP codes as in Hadoop, from the errors of the
-//! file system client.
+//! The exceptions of `WebHDFS`: names, Java classes and HTTP codes as in Hadoop, from the errors of
+//! the file system client.
 
 use crate::{caller::Denied, params::ParamError, refusals::Kind as Refusal};
 use axum::{

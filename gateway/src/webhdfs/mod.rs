@@ -1,4 +1,4 @@
-//! WebHDFS at `/webhdfs/v1`, as Hadoop 3 specifies it, so that its clients work unchanged.
+//! `WebHDFS` at `/webhdfs/v1`, as Hadoop 3 specifies it, so that its clients work unchanged.
 //!
 //! A request has a path, an operation `op` and other parameters. Operations on data are redirected
 //! first: the answer to the first request names the address of the second, which has `data=true` and
@@ -15,7 +15,7 @@ mod error;
 mod namespace;
 mod operation;
 
-use crate::{caller::Caller, params::Params, refusals::Refused, run::Service, serve::Peer};
+use crate::{caller::Caller, params::Params, refusals::Refused, serve::Peer, service::Service};
 use axum::{
     Router,
     body::Body,
@@ -50,7 +50,7 @@ struct Call {
     host: String,
 }
 
-/// Returns the router of WebHDFS.
+/// Returns the router of `WebHDFS`.
 pub(crate) fn router(service: Arc<Service>) -> Router {
     Router::new()
         .route("/webhdfs/v1", any(serve))
@@ -110,14 +110,14 @@ impl Call {
             Op::GetContentSummary => self.get_content_summary().await,
             Op::GetQuotaUsage => self.get_quota_usage().await,
             Op::GetFileChecksum => self.get_file_checksum().await,
-            Op::GetHomeDirectory => self.get_home_directory(),
-            Op::GetTrashRoot => self.get_trash_root(),
+            Op::GetHomeDirectory => Ok(self.get_home_directory()),
+            Op::GetTrashRoot => Ok(self.get_trash_root()),
             Op::GetTrashRoots => self.get_trash_roots().await,
             Op::CheckAccess => self.check_access().await,
-            Op::GetServerDefaults => self.get_server_defaults(),
+            Op::GetServerDefaults => Ok(self.get_server_defaults()),
             Op::GetFileBlockLocations => self.get_file_block_locations().await,
             Op::GetStatus => self.get_status().await,
-            Op::GetDelegationToken => self.get_delegation_token(),
+            Op::GetDelegationToken => Ok(self.get_delegation_token()),
             Op::RenewDelegationToken => self.renew_delegation_token(),
             Op::Create => self.create(body).await,
             Op::Append => self.append(body).await,

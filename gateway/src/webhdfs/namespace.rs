@@ -102,12 +102,12 @@ impl Call {
         format!("/user/{}", self.caller.name)
     }
 
-    pub(super) fn get_home_directory(&self) -> Answer {
-        Ok(json(&value!({ "Path": self.home() })))
+    pub(super) fn get_home_directory(&self) -> Response {
+        json(&value!({ "Path": self.home() }))
     }
 
-    pub(super) fn get_trash_root(&self) -> Answer {
-        Ok(json(&value!({ "Path": format!("{}/.Trash", self.home()) })))
+    pub(super) fn get_trash_root(&self) -> Response {
+        json(&value!({ "Path": format!("{}/.Trash", self.home()) }))
     }
 
     /// Lists the trash folder of the caller, if it exists.
@@ -133,9 +133,9 @@ impl Call {
     }
 
     /// Returns what a new file gets, as the configuration of the gateway says.
-    pub(super) fn get_server_defaults(&self) -> Answer {
+    pub(super) fn get_server_defaults(&self) -> Response {
         let namenode = &self.service.config.namenode;
-        Ok(json(&value!({ "FsServerDefaults": {
+        json(&value!({ "FsServerDefaults": {
             "blockSize": namenode.block_size.0,
             "bytesPerChecksum": dfs_client::checksum::CHUNK_BYTES,
             "checksumType": 2,
@@ -146,7 +146,7 @@ impl Call {
             "replication": namenode.replication,
             "trashInterval": 0,
             "writePacketSize": dfs_client::bulk::PACKET_BYTES,
-        }})))
+        }}))
     }
 
     pub(super) async fn get_file_block_locations(&self) -> Answer {
@@ -168,9 +168,9 @@ impl Call {
 
     /// Returns the token that the caller has shown: another one could not have fewer rights, and the
     /// gateway cannot make one. An open cluster has none.
-    pub(super) fn get_delegation_token(&self) -> Answer {
+    pub(super) fn get_delegation_token(&self) -> Response {
         let token = self.caller.token.as_ref().map(|token| value!({ "urlString": token.text }));
-        Ok(json(&value!({ "Token": token })))
+        json(&value!({ "Token": token }))
     }
 
     /// Returns when the token expires. Its validity cannot be extended.

@@ -1,4 +1,4 @@
-//! The operations of WebHDFS by method and name.
+//! The operations of `WebHDFS` by method and name.
 
 use super::error::Exception;
 

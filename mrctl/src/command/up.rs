@@ -84,7 +84,7 @@ pub(crate) struct Args {
     /// Port of the namenode [default: that of the last start, else a free port]
     #[arg(long, value_name = "PORT")]
     namenode_port: Option<u16>,
-    /// Port of the gateway (WebHDFS) [default: that of the last start, else a free port]
+    /// Port of the gateway [default: that of the last start, else a free port]
     #[arg(long, value_name = "PORT")]
     gateway_port: Option<u16>,
     /// Map slots of each node [default: 2]

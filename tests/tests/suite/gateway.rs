@@ -206,7 +206,7 @@ fn operations_answer_like_hadoop() {
     };
 
     // Data: in two steps, or with the address in the body.
-    let data: Vec<u8> = (0..3_000_000_u32).map(|at| (at * at % 251) as u8).collect();
+    let data: Vec<u8> = (0..3_000_000_u32).map(|at| (at.wrapping_mul(at) % 251) as u8).collect();
     let created = http.call_with_data("PUT", "/w/a%20b?op=CREATE", &data);
     assert_eq!((created.status, created.body.len()), (201, 0), "{}", created.head);
     assert_eq!(http.get_data("/w/a%20b?op=OPEN").body, data);
@@ -388,7 +388,7 @@ fn jobs_are_submitted_watched_and_killed_over_rest() {
     refused("GET", "/attempts/job_1.r0.9", Value::Null, 404, "not_found");
     refused("GET", "/jobs/x/watch", Value::Null, 400, "invalid");
     refused("GET", "/jobs?limit=0", Value::Null, 400, "invalid");
-    refused("POST", "/jobs", json!({ "builtin": "nosuch", "inputs": ["/text"] }), 400, "invalid");
+    refused("POST", "/jobs", json!({ "builtin": "nosuch", "inputs": ["/text"] }), 404, "not_found");
     refused("POST", "/jobs", json!({ "unknown": 1 }), 400, "invalid");
     refused("POST", "/attempts/job_1.m0.0/preempt", json!({ "kind": "stop" }), 400, "invalid");
     refused("GET", "/files?path=x", Value::Null, 400, "invalid");

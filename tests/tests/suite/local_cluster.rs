@@ -31,7 +31,7 @@ fn up_is_ready_and_down_leaves_nothing_running() {
     assert!(again.contains("already running"), "{again}");
 
     let pids = pids(&cluster);
-    assert_eq!(pids.len(), 8, "two masters, and two daemons on each of three nodes");
+    assert_eq!(pids.len(), 9, "two masters, two daemons on each of three nodes, and the gateway");
     assert!(pids.iter().all(|pid| alive(*pid)));
     cluster.mrctl(&["down"]);
     assert!(!pids.iter().any(|pid| alive(*pid)), "down left a daemon running");
@@ -54,7 +54,7 @@ fn up_in_a_running_folder_starts_dead_daemons_again() {
     assert_eq!(started.lines().count(), 2, "{started}");
     assert_eq!(cluster.json(&["status"])["state"], "running");
     let after = pids(&cluster);
-    assert_eq!(before.iter().filter(|pid| after.contains(pid)).count(), 4, "the others were not restarted");
+    assert_eq!(before.iter().filter(|pid| after.contains(pid)).count(), 5, "the others were not restarted");
     cluster.mrctl(&["jobs"]);
 }
 
@@ -265,7 +265,7 @@ fn ports_are_stable_and_json_reports_the_result() {
     let before = cluster.json(&["status"]);
     let down = cluster.json(&["down"]);
     let results: Vec<_> = down["daemons"].as_array().unwrap().iter().map(|one| &one["result"]).collect();
-    assert_eq!(results, ["stopped"; 4], "{down}");
+    assert_eq!(results, ["stopped"; 5], "{down}");
     assert_eq!(cluster.try_mrctl(&["status"]).code, 1);
     let up = cluster.json(&["up", "--detach"]);
     assert_eq!((&up["state"], &up["access"]), (&"running".into(), &"closed".into()), "{up}");
@@ -284,7 +284,7 @@ fn ports_are_stable_and_json_reports_the_result() {
 fn daemons_end_when_their_folder_is_deleted() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     let pids = pids(&cluster);
-    assert!(pids.len() == 4 && pids.iter().all(|pid| alive(*pid)));
+    assert!(pids.len() == 5 && pids.iter().all(|pid| alive(*pid)));
     // The removal is repeated if daemons create files meanwhile.
     eventually("the folder is gone", || {
         fs::remove_dir_all(cluster.path(".fermata")).ok();
