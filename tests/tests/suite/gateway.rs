@@ -1,4 +1,4 @@
-//! The gateway of a real cluster: who may use it, WebHDFS over plain HTTP, and clients of other
+//! The gateway of a real cluster: who may use it, `WebHDFS` over plain HTTP, and clients of other
 //! projects, also while daemons are killed.
 
 use crate::masters;
@@ -58,14 +58,13 @@ impl Http {
     fn send(&self, method: &str, target: &str, headers: &[&str], body: &[u8]) -> Answer {
         let mut stream = TcpStream::connect(&self.addr).expect("it listens");
         stream.set_read_timeout(Some(TIMEOUT)).expect("a socket");
-        let mut head = format!("{method} {target} HTTP/1.1\r\nConnection: close\r\n");
-        for header in headers {
-            head += &format!("{header}\r\n");
-        }
-        if !headers.iter().any(|header| header.starts_with("Host:")) {
-            head += &format!("Host: {}\r\n", self.addr);
-        }
-        head += &format!("Content-Length: {}\r\n\r\n", body.len());
+        let host = format!("Host: {}", self.addr);
+        let own = (!headers.iter().any(|header| header.starts_with("Host:"))).then_some(host.as_str());
+        let length = format!("Content-Length: {}", body.len());
+        let first = format!("{method} {target} HTTP/1.1");
+        let lines = [&*first, "Connection: close", &*length].into_iter().chain(own);
+        let lines: Vec<&str> = lines.chain(headers.iter().copied()).collect();
+        let head = lines.join("\r\n") + "\r\n\r\n";
         stream.write_all(head.as_bytes()).expect("it reads");
         // A request that is refused early may not be read to its end.
         let _ = stream.write_all(body);
@@ -81,13 +80,13 @@ impl Http {
         Answer { status, head, body }
     }
 
-    /// Sends a request to WebHDFS with the token of the owner.
+    /// Sends a request to `WebHDFS` with the token of the owner.
     fn call(&self, method: &str, target: &str) -> Answer {
         let bearer = format!("Authorization: Bearer {}", self.token);
         self.send(method, &format!("/webhdfs/v1{target}"), &[&bearer], b"")
     }
 
-    /// Sends data in two steps, as WebHDFS wants it.
+    /// Sends data in two steps, as `WebHDFS` wants it.
     fn call_with_data(&self, method: &str, target: &str, data: &[u8]) -> Answer {
         let first = self.call(method, target);
         if first.status != 307 {
