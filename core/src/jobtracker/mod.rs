@@ -274,7 +274,7 @@ impl JobTracker {
             self.record(now, Fact::StartRecorded { start: Start { epoch, id }, accepted: false }, out);
         }
         self.last_tick = now;
-        self.lost_unneeded_outputs.clone_from(self.cluster.active_job_ids());
+        self.lost_unneeded_outputs = self.cluster.active_jobs().map(|job| job.id).collect();
         self.resume_jobs(now, out);
     }
 
