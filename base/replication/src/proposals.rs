@@ -187,6 +187,11 @@ impl Proposals {
         self.queue().is_stale = false;
     }
 
+    /// Returns whether the state contains what was not committed and may never be.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.queue().is_stale
+    }
+
     /// Returns whether the state of a master that does not lead is that of the applied entries.
     pub(crate) fn is_committed(&self) -> bool {
         let queue = self.queue();
