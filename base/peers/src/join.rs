@@ -1,7 +1,13 @@
 //! A member that joins its group: it asks the masters that it knows, one of which leads.
+//!
+//! A member whose log is lost asks with a new ID: the leader lets it take the place of the member at
+//! the same address, if that does not answer any more.
 
 use crate::PROTOCOL;
-use proto::raft::{JoinRequest, peers_client::PeersClient};
+use proto::{
+    master::{GroupRequest, group_reply, master_client::MasterClient},
+    raft::{JoinReply, JoinRequest, peers_client::PeersClient},
+};
 use security::{Credentials, Role};
 use std::time::Duration;
 use tokio::time::timeout;
@@ -22,18 +28,18 @@ pub struct NewMember {
 }
 
 impl NewMember {
-    /// Asks all `masters` for the group. The leader adds this member then, so it must run soon.
-    /// Returns the ID of the cluster. The error says why each of them has refused.
+    /// Asks all `masters` for the group. The leader adds this member then, so it must run soon. Returns
+    /// the answer of the leader. The error says why each of them has refused.
     pub async fn ask(
         &self,
         masters: &[String],
         credentials: &Credentials,
         has_entries: bool,
-    ) -> Result<String, String> {
+    ) -> Result<JoinReply, String> {
         let mut refusals = Vec::new();
         for master in masters {
             match timeout(ANSWER_TIMEOUT, self.ask_one(master, credentials, has_entries)).await {
-                Ok(Ok(cluster_id)) => return Ok(cluster_id),
+                Ok(Ok(reply)) => return Ok(reply),
                 Ok(Err(why)) => refusals.push(format!("{master}: {why}")),
                 Err(_) => refusals.push(format!("{master}: no answer")),
             }
@@ -46,7 +52,7 @@ impl NewMember {
         master: &str,
         credentials: &Credentials,
         has_entries: bool,
-    ) -> Result<String, String> {
+    ) -> Result<JoinReply, String> {
         let endpoint = credentials.endpoint(master, self.role);
         let endpoint = endpoint.ok_or_else(|| "it is not host:port".to_owned())?;
         let (member, address) = (self.id, self.address.clone());
@@ -54,6 +60,23 @@ impl NewMember {
         let user = self.role.name().parse().expect("the name of a role is plain text");
         credentials.sign(request.metadata_mut(), &user);
         let reply = PeersClient::new(endpoint.connect_lazy()).join(request).await;
-        Ok(reply.map_err(|status| status.message().to_owned())?.into_inner().cluster_id)
+        Ok(reply.map_err(|status| status.message().to_owned())?.into_inner())
+    }
+
+    /// Returns the first of `masters` that says that it leads its group.
+    pub async fn find_leader(&self, masters: &[String], credentials: &Credentials) -> Option<String> {
+        for master in masters {
+            let endpoint = credentials.endpoint(master, self.role)?;
+            let mut request = Request::new(GroupRequest {});
+            let user = self.role.name().parse().expect("the name of a role is plain text");
+            credentials.sign(request.metadata_mut(), &user);
+            let asked = async { MasterClient::new(endpoint.connect_lazy()).group(request).await };
+            if let Ok(Ok(reply)) = timeout(ANSWER_TIMEOUT, asked).await
+                && reply.into_inner().role() == group_reply::Role::Leader
+            {
+                return Some(master.clone());
+            }
+        }
+        None
     }
 }

@@ -2,8 +2,9 @@
 
 use super::storage::StorageError;
 use daemon::{listen::ListenError, lock::LockError};
-use journal::{DataFolderError, LogFailed};
-use replication::{error::StoreError, member::StartError};
+use journal::LogFailed;
+use peers::folder::FolderError;
+use replication::member::StartError;
 use security::SecurityError;
 use std::{io, net::SocketAddr, path::PathBuf};
 
@@ -18,27 +19,19 @@ pub enum NameNodeError {
     Storage(#[from] StorageError),
     /// The folder of a member of a group cannot be used.
     #[error(transparent)]
-    Folder(#[from] DataFolderError),
+    Folder(#[from] FolderError),
     /// The folder belongs to a member of a group.
     #[error(
-        "folder {0} belongs to a member of a group of NameNodes: set namenode.member to the ID of that member"
+        "folder {0} belongs to a member of a group of NameNodes: set namenode.member to the ID of that member, or first remove \
+         the others from the group (`mrctl masters remove`)"
     )]
     IsMember(PathBuf),
-    /// Recovery was requested for a member of a group.
-    #[error(
-        "--recover is for one NameNode: a member that has lost part of its edit log must not vote; remove it from its \
-         group, and start it with an empty folder and another namenode.member"
-    )]
-    RecoverMember,
     /// Other members cannot reach a member.
     #[error(
         "a member of a group needs an address at which the others reach it, and {0} stands for all of this machine: set \
          namenode.advertise to host:port, as in cluster.namenode"
     )]
     NoAddress(SocketAddr),
-    /// The edit log of a member cannot be used.
-    #[error("edit log: {0}")]
-    Store(#[from] StoreError),
     /// The member cannot be started.
     #[error("{0}")]
     Start(#[from] StartError),
