@@ -230,8 +230,14 @@ impl MemberFolder<'_> {
         &self,
         one_master: impl FnOnce(Recovery) -> Result<Option<String>, E>,
     ) -> Result<OpenFolder, E> {
-        let has_left = self.dir.join(LEFT_FILE).exists() || self.is_recovery_requested().map_err(E::from)?;
+        let is_known = home::cluster_id(self.dir).map_err(|error| E::from(error.into()))?.is_some();
+        let is_requested = is_known && self.is_recovery_requested().map_err(E::from)?;
+        let has_left = is_requested || self.dir.join(LEFT_FILE).exists();
         let id = if has_left { random_id() } else { self.member.id };
+        if has_left {
+            // Also if this start ends after the recovery.
+            home::write_durably(self.dir, LEFT_FILE, "").map_err(|error| E::from(error.into()))?;
+        }
         let lost = one_master(self.recovery)?;
         let founded = || -> Result<_, FolderError> {
             let disk = self.disk()?;

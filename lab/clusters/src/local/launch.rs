@@ -9,6 +9,7 @@
 use super::{
     layout::{Layout, Role, is_empty},
     masters::ask_namenodes,
+    members::{change_members, joining},
     process::{Identity, cpu_seconds, end_processes, memory_bytes},
     state::{ClusterState, Daemon, Kind},
 };
@@ -26,9 +27,9 @@ use std::{
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
-use view::output::Usage;
+use view::{masters::MasterStatus, output::Usage};
 
-const READY_TIMEOUT: Duration = Duration::from_mins(1);
+pub(super) const READY_TIMEOUT: Duration = Duration::from_mins(1);
 /// How long mrctl waits before it prints what it is waiting for.
 const NOTICE_AFTER: Duration = Duration::from_secs(5);
 /// How long to wait for the end of safemode after all DataNodes have reported. No further blocks
@@ -139,6 +140,7 @@ impl Launch {
     /// Starts only the NameNodes and waits until they serve.
     pub async fn start_namenodes(mut layout: Layout, port: Option<u16>) -> Result<Self> {
         let port = port.filter(|port| *port != 0);
+        layout = Box::pin(change_members(layout, port)).await?;
         check_group_ports(&layout, port)?;
         let ports = choose_ports(port, layout.ports)?;
         let others = choose_other_ports(&layout, ports)?;
@@ -147,9 +149,7 @@ impl Launch {
         }
         layout.make()?;
         layout.write_config(ports, others)?;
-        let state = ClusterState::default();
-        let (warnings, children) = (Vec::new(), Vec::new());
-        let mut launch = Self { layout, state, warnings, children, keep: false, tolerant: false };
+        let mut launch = Self::of(layout);
         if launch.layout.masters == 1 {
             launch.spawn(&Layout::namenode())?;
             launch.state.namenode = launch.await_daemon(0, Instant::now() + READY_TIMEOUT).await?;
@@ -159,16 +159,24 @@ impl Launch {
         Ok(launch)
     }
 
+    /// Prepares a launch that has started nothing yet.
+    pub(super) fn of(layout: Layout) -> Self {
+        let (state, warnings, children) = (ClusterState::default(), Vec::new(), Vec::new());
+        Self { layout, state, warnings, children, keep: false, tolerant: false }
+    }
+
     /// Starts the NameNodes of a group. If it has started completely before, a majority suffices.
     async fn start_group(&mut self) -> Result<()> {
         self.state.namenode = self.layout.config.cluster.namenode.to_string();
-        let is_lost = |role: &Role| self.layout.is_lost_member(role);
-        let roles: Vec<Role> = self.layout.namenodes().filter(|role| !is_lost(role)).collect();
+        // The one that forms the group, which the others join, is started first.
+        let (founder, others): (Vec<_>, Vec<_>) =
+            self.layout.namenodes().partition(|role| self.layout.is_founder(role));
+        let has_founder = !founder.is_empty();
+        let roles: Vec<Role> = founder.into_iter().chain(others).collect();
         let mut failures = Vec::new();
         for (at, role) in roles.iter().enumerate() {
             self.spawn(role)?;
-            // In a new cluster, the first one forms the group, which the others join.
-            if at == 0 && !self.layout.formatted {
+            if at == 0 && has_founder {
                 self.await_daemon(at, Instant::now() + READY_TIMEOUT).await?;
             }
         }
@@ -178,14 +186,17 @@ impl Launch {
                 failures.push((at, error));
             }
         }
-        let is_enough = self.layout.formatted && self.layout.is_majority(roles.len() - failures.len());
+        let up = roles.len() - failures.len();
+        let is_enough = self.layout.formatted && (has_founder || self.layout.is_majority(up));
+        let is_complete = failures.is_empty();
         for (at, error) in failures {
             if !is_enough {
                 return Err(error);
             }
             self.warnings.push(describe_failure(&self.state.daemons[at]));
         }
-        Box::pin(await_namenodes(&self.layout, &self.state)).await
+        Box::pin(await_namenodes(&self.layout, &self.state)).await?;
+        if is_complete { self.layout.end_forming() } else { Ok(()) }
     }
 
     /// Kills the NameNode and starts it again on another port, because another process may have
@@ -273,6 +284,11 @@ impl Launch {
     }
 
     fn spawn(&mut self, role: &Role) -> Result<()> {
+        self.spawn_with(role, &[])
+    }
+
+    /// Starts a daemon with additional flags.
+    pub(super) fn spawn_with(&mut self, role: &Role, flags: &[&str]) -> Result<()> {
         let layout = &self.layout;
         let mut daemon = Daemon {
             name: role.name.clone(),
@@ -284,7 +300,7 @@ impl Launch {
             log: layout.log(role),
             log_before: 0,
             ready_file: layout.ready_file(role),
-            args: layout.args(role),
+            args: layout.args(role).into_iter().chain(flags.iter().map(|flag| (*flag).to_owned())).collect(),
         };
         self.children.push(spawn_process(&mut daemon)?);
         self.state.daemons.push(daemon);
@@ -292,7 +308,7 @@ impl Launch {
     }
 
     /// Waits until the daemon with index `at` is ready. Returns its address.
-    async fn await_daemon(&mut self, at: usize, deadline: Instant) -> Result<String> {
+    pub(super) async fn await_daemon(&mut self, at: usize, deadline: Instant) -> Result<String> {
         let addr = await_ready(&self.state.daemons[at], deadline).await?;
         self.state.daemons[at].addr.clone_from(&addr);
         self.state.save(&self.layout.folder)?;
@@ -343,13 +359,14 @@ impl Drop for Launch {
 /// Starts a daemon again with its recorded arguments, waits until it is ready, and records its new
 /// process.
 pub async fn restart(folder: &Path, state: &mut ClusterState, name: &str, kind: Kind) -> Result<()> {
+    let namenodes = state.namenode.clone();
     let daemon = state.find(name, Some(kind))?;
     if daemon.is_member() && is_empty(&daemon.dir) {
-        bail!(
-            "{} is missing or empty: {name} is not started, because a NameNode that has lost its folder must not vote; mount or \
-             restore the folder",
+        eprintln!(
+            "mrctl: warning: {} is missing or empty: {name} starts empty, and gets everything from the others",
             daemon.dir.display()
         );
+        daemon.args = joining(std::mem::take(&mut daemon.args), &namenodes)?;
     }
     // Drop the handle: the process outlives this one and is identified by its PID from now on.
     drop(spawn_process(state.find(name, Some(kind))?)?);
@@ -383,11 +400,12 @@ pub async fn await_namenodes(layout: &Layout, state: &ClusterState) -> Result<()
     loop {
         let all = ask_namenodes(&options, Some(state), ANSWER_TIMEOUT).await?;
         let votes = |daemon: &Daemon| {
-            all.masters.iter().any(|one| one.address == daemon.addr && one.votes == Some(true))
+            let is_it = |one: &&MasterStatus| one.address == daemon.addr && one.error.is_none();
+            all.masters.iter().filter(is_it).any(|one| one.votes == Some(true))
         };
         let is_ready =
             |daemon: &&Daemon| !daemon.addr.is_empty() && daemon.is_running() && !daemon.is_frozen();
-        if all.serves && state.namenodes().filter(is_ready).all(votes) {
+        if all.serves && (layout.removes_last || state.namenodes().filter(is_ready).all(votes)) {
             return Ok(());
         }
         if waiting.is_over() {
@@ -505,11 +523,9 @@ fn choose_ports(asked: Option<u16>, before: Option<[u16; 2]>) -> Result<[u16; 2]
 /// Returns the ports of the second and the following NameNodes: those of the last start, or free
 /// ones.
 fn choose_other_ports(layout: &Layout, taken: [u16; 2]) -> Result<Vec<u16>> {
-    if !layout.other_namenode_ports.is_empty() {
-        return Ok(layout.other_namenode_ports.clone());
-    }
     let mut taken = taken.to_vec();
-    for _ in 1..layout.masters {
+    taken.extend(&layout.other_namenode_ports);
+    while taken.len() <= layout.masters as usize {
         taken.push(find_free_port(std::iter::empty(), &taken)?);
     }
     Ok(taken.split_off(2))
@@ -517,8 +533,10 @@ fn choose_other_ports(layout: &Layout, taken: [u16; 2]) -> Result<Vec<u16>> {
 
 /// Fails if a NameNode of a group that has started before would get another port: the others know it
 /// by its address.
-fn check_group_ports(layout: &Layout, asked: Option<u16>) -> Result<()> {
-    let Some([first, _]) = layout.ports.filter(|_| layout.masters > 1) else { return Ok(()) };
+pub(super) fn check_group_ports(layout: &Layout, asked: Option<u16>) -> Result<()> {
+    let Some([first, _]) = layout.ports.filter(|_| layout.masters > 1 && !layout.begins_to_form) else {
+        return Ok(());
+    };
     if let Some(asked) = asked.filter(|asked| *asked != first) {
         bail!(Usage(format!(
             "--namenode-port {asked}: the first of several NameNodes keeps its port {first}, because the others know it by its \

@@ -49,6 +49,8 @@ pub struct Overrides {
     pub open: Option<bool>,
     /// Whether the caller removes the folder when the cluster has stopped.
     pub temporary: bool,
+    /// The NameNode that is started once with `--recover` before all others.
+    pub recover: Option<String>,
 }
 
 /// The contents of `layout.json`: what the next start needs to know.
@@ -67,6 +69,9 @@ pub(super) struct StoredLayout {
     /// Ports of the second and the following NameNodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) other_namenode_ports: Vec<u16>,
+    /// The NameNode that has all files, until the others have joined it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) forming: Option<String>,
     /// The parent of the folders of the trackers, if it is not in the cluster folder.
     pub(super) tasks: Option<PathBuf>,
     /// Whether the complete cluster has started once, so that its masters have data.
@@ -129,6 +134,16 @@ pub struct Layout {
     /// Number of NameNodes, named namenode, namenode2 to namenodeM. If there are several, they are
     /// a group.
     pub masters: u32,
+    /// Number of NameNodes at the last start.
+    pub(super) masters_before: u32,
+    /// The NameNode that has all files, until the others have joined it.
+    pub(super) forming: Option<String>,
+    /// Whether the folder was that of one NameNode, and is to be that of several.
+    pub(super) begins_to_form: bool,
+    /// The NameNode that is started once with `--recover` before all others.
+    pub(super) recover: Option<String>,
+    /// Whether the NameNodes are started in order to remove some of them, which may be done already.
+    pub(super) removes_last: bool,
     /// Number of racks, named rack1 to rackR.
     pub racks: u32,
     /// The configuration of all daemons and clients.
@@ -163,6 +178,10 @@ pub struct Role {
     pub kind: Kind,
     /// The rack; empty for the NameNode and the JobTracker.
     pub rack: String,
+}
+
+fn namenode_name(number: u32) -> String {
+    if number == 1 { "namenode".into() } else { format!("namenode{number}") }
 }
 
 impl Role {
@@ -336,7 +355,7 @@ impl Layout {
     }
 
     /// Stores the layout for the next start in this folder.
-    fn store(&self) -> Result<()> {
+    pub(super) fn store(&self) -> Result<()> {
         let path = StoredLayout::path(&self.folder);
         let own = self.folder.join("tasks");
         let shape = StoredLayout {
@@ -346,6 +365,7 @@ impl Layout {
             open: self.open,
             ports: self.ports,
             other_namenode_ports: self.other_namenode_ports.clone(),
+            forming: self.forming.clone(),
             tasks: (self.tasks != own).then(|| self.tasks.clone()),
             formatted: self.formatted,
             replication_wanted: self.replication_wanted,
@@ -370,18 +390,27 @@ impl Layout {
     pub fn check_masters(&self, renew_jobs: bool) -> Result<()> {
         let flag = crate::folder::dir_flag(Some(&self.folder));
         let lost = |role: &Role| self.formatted && is_empty(&self.data_dir(role));
-        let namenodes = self.namenodes().filter(&lost).map(|role| self.data_dir(&role));
+        // The others join the one that has all files.
+        let founder = self.recover.as_ref().or(self.forming.as_ref());
+        let needed = |role: &Role| founder.is_none_or(|founder| role.name == *founder);
+        let namenodes = self.namenodes().filter(needed).filter(&lost).map(|role| self.data_dir(&role));
         let namenodes: Vec<PathBuf> = namenodes.collect();
         if let [first, ..] = namenodes.as_slice()
-            && !self.is_majority(self.masters as usize - namenodes.len())
+            && (founder.is_some() || !self.is_majority(self.masters as usize - namenodes.len()))
         {
             let more = match namenodes.len() - 1 {
                 0 => String::new(),
                 more => format!(" ({more} more of {} NameNodes)", self.masters),
             };
+            let or_recover = if namenodes.len() < self.masters as usize && founder.is_none() {
+                ", or continue with what one of the others has (`mrctl masters --offline` compares them, and `mrctl up --recover NAME` \
+                 makes a new group of it)"
+            } else {
+                ""
+            };
             bail!(
-                "{} is missing or empty{more}, and this cluster had files: mount or restore it, or start a new cluster: `mrctl down{flag} --purge` removes \
-                 the remaining data, then `mrctl up{flag}` creates a new cluster",
+                "{} is missing or empty{more}, and this cluster had files: mount or restore it{or_recover}, or start a new cluster: \
+                 `mrctl down{flag} --purge` removes the remaining data, then `mrctl up{flag}` creates a new cluster",
                 first.display()
             );
         }
@@ -401,10 +430,11 @@ impl Layout {
         2 * namenodes > self.masters as usize
     }
 
-    /// Returns whether a NameNode of a group has lost its folder. It must not vote again: the votes
-    /// and the edits that it has acknowledged are gone.
-    pub(super) fn is_lost_member(&self, role: &Role) -> bool {
-        self.masters > 1 && self.formatted && is_empty(&self.data_dir(role))
+    /// Returns whether a NameNode of a group has lost its folder: it joins again with another ID.
+    fn is_lost_member(&self, role: &Role) -> bool {
+        let is_formed = self.forming.is_none() && self.recover.is_none() && !self.begins_to_form;
+        let had_one = self.namenodes().take(self.masters_before as usize).any(|known| known == *role);
+        self.masters > 1 && self.formatted && is_formed && had_one && is_empty(&self.data_dir(role))
     }
 
     /// Returns a warning for each NameNode of a group and each DataNode that had data at the last
@@ -412,8 +442,8 @@ impl Layout {
     pub fn lost_data(&self) -> Vec<String> {
         let members = self.namenodes().filter(|role| self.is_lost_member(role)).map(|role| {
             format!(
-                "{} is missing or empty: {} is not started, because a NameNode that has lost its folder must not vote; the \
-                 others have all files; run `mrctl down`, and mount or restore the folder",
+                "{} is missing or empty: {} starts empty, and gets everything from the others; if its disk is just not mounted, run \
+                 `mrctl down` and mount it",
                 self.data_dir(&role).display(),
                 role.name
             )
@@ -445,15 +475,18 @@ impl Layout {
                  better than the odd one below it"
             )
         })?;
-        if let Some(before) = masters_before.filter(|before| *before != masters) {
-            let (has, flag) =
-                (view::output::count(before.into(), "NameNode"), crate::folder::dir_flag(Some(&folder)));
-            bail!(Usage(format!(
-                "--masters {masters}: the cluster in {} has {has}, and this number cannot be changed yet: omit the flag, or choose \
-                 another --dir, or remove the cluster with all files (`mrctl down{flag} --purge`)",
-                folder.display()
-            )));
+        let masters_before = masters_before.unwrap_or(masters);
+        if let Some(name) = &overrides.recover {
+            let known = (1..=masters).any(|number| *name == namenode_name(number));
+            ensure_usage(known && earlier.is_some(), || {
+                format!("--recover {name}: there is no such NameNode in {}", folder.display())
+            })?;
+            ensure_usage(masters == masters_before, || {
+                format!("--recover {name}: the number of NameNodes cannot be changed at the same start")
+            })?;
         }
+        let begins_to_form =
+            before.as_ref().is_some_and(|shape| shape.formatted) && masters_before == 1 && masters > 1;
         // The members of the group get these as flags.
         (config.namenode.member, config.namenode.join) = (0, Vec::new());
         config.namenode.advertise = String::new();
@@ -503,6 +536,11 @@ impl Layout {
             folder,
             nodes,
             masters,
+            masters_before,
+            forming: before.forming,
+            begins_to_form,
+            recover: overrides.recover.clone(),
+            removes_last: false,
             racks,
             config,
             nodes_before,
@@ -545,10 +583,7 @@ impl Layout {
 
     /// Returns the roles of all NameNodes, in order.
     pub fn namenodes(&self) -> impl Iterator<Item = Role> + use<> {
-        (1..=self.masters).map(|number| match number {
-            1 => Self::namenode(),
-            _ => Role { name: format!("namenode{number}"), ..Self::namenode() },
-        })
+        (1..=self.masters).map(|number| Role { name: namenode_name(number), ..Self::namenode() })
     }
 
     /// Returns the role of the JobTracker.
@@ -597,8 +632,8 @@ impl Layout {
                 if self.masters > 1 {
                     args.extend(["--member".into(), (at + 1).to_string()]);
                 }
-                // The first one forms the group, which any other may lead when the next one joins.
-                if at > 0 {
+                // One forms the group, which any other may lead when the next one joins.
+                if self.masters > 1 && !self.is_founder(role) {
                     let others = addrs.iter().filter(|addr| **addr != addrs[at]).map(String::as_str);
                     args.extend(["--join".into(), others.collect::<Vec<_>>().join(",")]);
                 }
@@ -742,7 +777,7 @@ mod tests {
     }
 
     #[test]
-    fn number_of_namenodes_is_odd_and_cannot_be_changed() {
+    fn number_of_namenodes_is_odd_and_can_be_changed() {
         let masters = |number| Overrides { masters: Some(number), ..Overrides::default() };
         for number in [0, 2, 4, 7] {
             let error = plan(None, masters(number)).unwrap_err();
@@ -750,17 +785,31 @@ mod tests {
         }
         let one = || Some(StoredLayout { nodes: 3, racks: 1, ..StoredLayout::default() });
         assert_eq!(plan(one(), masters(1)).unwrap().masters, 1);
-        let error = plan(one(), masters(3)).unwrap_err();
-        let refused =
-            "--masters 3: the cluster in /x/.fermata has 1 NameNode, and this number cannot be changed yet";
-        assert!(error.is::<Usage>() && error.to_string().starts_with(refused), "{error}");
         let three = StoredLayout {
             masters: Some(3),
             other_namenode_ports: vec![11, 12],
+            formatted: true,
             ..one().unwrap_or_default()
         };
         assert_eq!(plan(Some(three.clone()), Overrides::default()).unwrap().masters, 3);
-        assert!(plan(Some(three), masters(1)).unwrap_err().to_string().contains("has 3 NameNodes"));
+        let fewer = plan(Some(three.clone()), masters(1)).unwrap();
+        assert_eq!((fewer.masters, fewer.masters_before, fewer.begins_to_form), (1, 3, false));
+        let of_one = StoredLayout { formatted: true, ..one().unwrap_or_default() };
+        let more = plan(Some(of_one), masters(3)).unwrap();
+        assert_eq!((more.masters, more.masters_before, more.begins_to_form), (3, 1, true));
+        assert!(!plan(one(), masters(3)).unwrap().begins_to_form, "it has never started completely");
+        let recover = |name: &str| Overrides { recover: Some(name.into()), ..Overrides::default() };
+        assert_eq!(
+            plan(Some(three.clone()), recover("namenode3")).unwrap().recover.as_deref(),
+            Some("namenode3")
+        );
+        for (refused, why) in [
+            (recover("namenode4"), "there is no such NameNode"),
+            (Overrides { masters: Some(1), ..recover("namenode") }, "cannot be changed at the same start"),
+        ] {
+            let error = plan(Some(three.clone()), refused).unwrap_err();
+            assert!(error.is::<Usage>() && error.to_string().contains(why), "{error}");
+        }
         // The file of a cluster with one NameNode is as it was before there were several.
         let text = serde_json::to_string(&one()).unwrap();
         assert!(!text.contains("masters") && !text.contains("other_namenode_ports"), "{text}");
@@ -784,10 +833,35 @@ mod tests {
         fs::remove_dir_all(data("namenode")).unwrap();
         layout.check_masters(false).unwrap();
         let lost = layout.lost_data();
-        assert!(lost[0].contains("namenode is not started"), "{lost:?}");
+        assert!(lost[0].contains("namenode starts empty"), "{lost:?}");
+        assert!(
+            layout.args(&Layout::namenode()).contains(&"--join".to_owned()),
+            "it must not form another group"
+        );
         fs::remove_dir_all(data("namenode3")).unwrap();
         let error = layout.check_masters(false).unwrap_err().to_string();
         assert!(error.contains("data/namenode is missing or empty (1 more of 3 NameNodes)"), "{error}");
+        assert!(error.contains("`mrctl up --recover NAME`"), "{error}");
+        // The one that is left has all files.
+        let recover = Overrides { recover: Some("namenode2".into()), ..Overrides::default() };
+        let mut recovering = Layout::prepare(folder.path(), &recover).unwrap();
+        recovering.check_masters(false).unwrap();
+        recovering.recover = None;
+        fs::create_dir_all(data("namenode3")).unwrap();
+        fs::write(data("namenode3").join("VERSION"), "").unwrap();
+        recovering.begin_forming("namenode2").unwrap();
+        assert!(data("namenode3.replaced-1").exists() && !data("namenode3").exists());
+        let mut stored = Layout::prepare(folder.path(), &Overrides::default()).unwrap();
+        stored.check_masters(false).unwrap();
+        assert!(stored.lost_data().is_empty(), "they are to be empty");
+        let second = stored.namenodes().nth(1).unwrap();
+        assert!(stored.is_founder(&second) && !stored.is_founder(&Layout::namenode()));
+        stored.end_forming().unwrap();
+        let stored = Layout::prepare(folder.path(), &Overrides::default()).unwrap();
+        assert!(!stored.is_founder(&second) && stored.check_masters(false).is_err());
+        fs::remove_dir_all(data("namenode2")).unwrap();
+        let error = stored.check_masters(false).unwrap_err().to_string();
+        assert!(error.contains("(2 more of 3 NameNodes)") && !error.contains("--recover"), "{error}");
         crate::local::remove_outside_folder(folder.path()).unwrap();
     }
 
