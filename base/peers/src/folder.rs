@@ -291,10 +291,13 @@ impl MemberFolder<'_> {
     }
 
     /// Returns the addresses of other masters, which may know the group.
-    fn others(&self) -> Vec<String> {
+    pub fn others(&self) -> Vec<String> {
         let mut others = self.join.to_vec();
-        others.extend(self.masters.iter().filter(|master| **master != self.member.address).cloned());
-        others.dedup();
+        for master in self.masters.iter().filter(|master| **master != self.member.address) {
+            if !others.contains(master) {
+                others.push(master.clone());
+            }
+        }
         others
     }
 }

@@ -72,8 +72,9 @@ impl Group {
         let member = Member::new(store);
         let configured = config.cluster.namenode.iter().cloned();
         let membership = Membership::new(Role::NameNode, member.clone(), configured);
+        let masters = folder.others();
         let as_new = NewMember { id: member.id(), ..folder.member };
-        Ok(Self { member, cluster_id, as_new, masters: settings.join.clone(), membership, lost, credentials })
+        Ok(Self { member, cluster_id, as_new, masters, membership, lost, credentials })
     }
 
     fn name(&self) -> GroupName {
