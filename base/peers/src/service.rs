@@ -67,9 +67,8 @@ impl PeerService {
             return refuse(format!("member {member} of the group is at {}: use another ID", peer.address));
         }
         // It has lost what it has acknowledged, so it could vote again in an old term.
-        let has_acknowledged =
-            |peer: &&Peer| peer.is_voter || peer.entries.is_some_and(|entries| entries > 0);
-        let is_lost = known.filter(has_acknowledged).is_some() && !has_entries;
+        let has_acknowledged = |peer: &Peer| peer.is_voter || peer.entries.is_some_and(|entries| entries > 0);
+        let is_lost = known.is_some_and(has_acknowledged) && !has_entries;
         let others: Vec<&Peer> = at_address().filter(|peer| is_lost || peer.id != *member).collect();
         if let Some(peer) = others.iter().find(|peer| answers(peer)) {
             return refuse(format!("{address} is the address of member {}, which answers", peer.id));

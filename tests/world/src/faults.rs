@@ -89,11 +89,8 @@ impl Faults {
                     simulation.note(what, [*damaged]);
                     all.damage(*damaged, damage);
                 }
-                18 => {
-                    if simulation.chance(300) {
-                        all.lose_folder(*damaged);
-                    }
-                }
+                18 if simulation.chance(300) => all.lose_folder(*damaged),
+                18 => all.damage_snapshot(*damaged),
                 _ => nodes.crash(simulation.below(nodes.count() as u64) as usize),
             }
             if simulation.chance(200) {

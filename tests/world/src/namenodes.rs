@@ -364,6 +364,20 @@ impl NameNodes {
         self.machine(place, |machine| machine.disk.damage(damage, seed));
     }
 
+    /// Flips a bit of the newest snapshot of a NameNode.
+    pub(crate) fn damage_snapshot(&self, place: u64) {
+        let seed = self.simulation.random();
+        self.machine(place, |machine| {
+            let files = machine.disk.files();
+            if let Some((name, bytes)) = files.iter().rfind(|(name, _)| name.ends_with(".snap")) {
+                let mut bytes = bytes.clone();
+                let at = seed as usize % bytes.len();
+                bytes[at] ^= 1;
+                machine.disk.set_file(name, bytes);
+            }
+        });
+    }
+
     /// Lets the disk of a NameNode fail in the middle of its `operations`-th change from now on.
     pub(crate) fn fail_disk_after(&self, id: u64, operations: u64) {
         self.machine(id, |machine| machine.disk.crash_after(operations));
