@@ -1,9 +1,8 @@
 //! Input and output of the state machine of the JobTracker: events and effects.
 
 use crate::{
-    cluster::Start,
     compute::{Numbers, Problem},
-    fact::Entry,
+    fact::{Entry, Start},
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
     job::{JobSpec, MapEvent},
     output::Leftovers,

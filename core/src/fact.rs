@@ -9,7 +9,6 @@
 //! new layout of the journal folder, and folders of earlier builds are then refused.
 
 use crate::{
-    cluster::Start,
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
     job::{JobOutcome, JobSpec},
     phase::{PerPhase, Phase},
@@ -23,6 +22,15 @@ use std::sync::Arc;
 /// The reason recorded for attempts, map outputs and checkpoints that are given up with their
 /// tracker.
 pub const TRACKER_LOST: &str = "its tracker was lost";
+
+/// One start of the JobTracker, as the NameNode distinguishes it from others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// Its number.
+    pub epoch: u64,
+    /// Its random ID.
+    pub id: u64,
+}
 
 /// A fact and its time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

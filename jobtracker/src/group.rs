@@ -19,7 +19,7 @@ use crate::{
 use daemon::config::Config;
 use dfs_client::ids::Start;
 use journal::{AppendError, Log, Recovery, SnapshotWriter, codec};
-use mrcore::{Fact, cluster, fact::Entry};
+use mrcore::{Fact, cluster::Starts, fact::Entry};
 use peers::{
     GroupName,
     folder::{FolderError, MemberFolder, OpenFolder},
@@ -130,7 +130,7 @@ pub(crate) fn write_without_starts(
     writer: &mut SnapshotWriter,
     folder: &Path,
 ) -> Result<(), StateError> {
-    let mut recorded = cluster::Starts::default();
+    let mut recorded = Starts::default();
     let entries = storage::read_all(replay)?;
     for entry in &entries {
         if let Fact::StartRecorded { start, accepted } = entry.fact {

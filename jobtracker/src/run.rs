@@ -218,6 +218,7 @@ pub(crate) async fn run_until(
     let mut stop = std::pin::pin!(stop);
     let started = Instant::now();
     let mut daemon = tokio::select! {
+        biased;
         started = Daemon::start(config, recovery) => started?,
         // It waits for its group.
         () = &mut stop => return Ok(()),

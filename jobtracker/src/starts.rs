@@ -12,7 +12,7 @@
 
 use dfs_client::ids::{Start, StartId};
 use journal::{DataFolderError, home};
-use mrcore::cluster;
+use mrcore::fact;
 use std::{fs, io, path::Path, time::Duration};
 
 const FILE: &str = "STARTS";
@@ -88,12 +88,12 @@ pub(crate) fn replace(folder: &Path, starts: impl Iterator<Item = Start>) -> Res
 }
 
 /// Returns a start as it is in the facts of a group.
-pub(crate) fn to_fact(start: Start) -> cluster::Start {
-    cluster::Start { epoch: start.epoch, id: start.id.0 }
+pub(crate) fn to_fact(start: Start) -> fact::Start {
+    fact::Start { epoch: start.epoch, id: start.id.0 }
 }
 
 /// Returns a start of the facts of a group.
-pub(crate) fn from_fact(start: cluster::Start) -> Start {
+pub(crate) fn from_fact(start: fact::Start) -> Start {
     Start { epoch: start.epoch, id: StartId(start.id) }
 }
 

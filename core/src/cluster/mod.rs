@@ -9,7 +9,7 @@ mod durable;
 mod locality;
 mod volatile;
 
-pub use durable::{Answers, ApplyError, Durable, NotPreemptible, Start, Starts};
+pub use durable::{Answers, ApplyError, Durable, NotPreemptible, Starts};
 pub use locality::Locality;
 pub use volatile::Reports;
 

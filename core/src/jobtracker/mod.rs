@@ -36,10 +36,10 @@ pub use drain::DrainStatus;
 use recent_facts::RecentFacts;
 
 use crate::{
-    cluster::{ApplyError, Cluster, Start},
+    cluster::{ApplyError, Cluster},
     config::Config,
     event::{Effect, Event, NumberedOrder, Order, Reply},
-    fact::{Entry, Fact},
+    fact::{Entry, Fact, Start},
     ids::{AttemptId, JobId, RequestId, TrackerId},
     phase::{PerPhase, Phase},
     reserve::Reservations,

@@ -4,8 +4,7 @@ use crate::storage::{self, Storage};
 use journal::{Recovery, codec, crash::CrashDisk};
 use mrcore::{
     Fact, PerPhase, Phase, Time,
-    cluster::Start,
-    fact::Entry,
+    fact::{Entry, Start},
     ids::{Incarnation, JobId, RequestId, TaskId, TrackerId},
     job::{InputPin, JobOutcome, JobSpec, Payload, Priority, Program, Secret, Split},
     task::{AttemptResult, PreemptKind, Stage},

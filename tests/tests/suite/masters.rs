@@ -174,7 +174,7 @@ fn leader_killed_during_a_put_loses_nothing_and_catches_up_again() {
     assert_equal_folders(&cluster.path("in"), &cluster.path("out"));
 
     let now = masters(&cluster);
-    let dead = list(&now).iter().find(|one| one["name"] == leader.as_str()).unwrap();
+    let dead = list(&now).into_iter().find(|one| one["name"] == leader.as_str()).unwrap();
     assert_eq!((&dead["role"], &dead["error"]), (&"down".into(), &"refused the connection".into()), "{now}");
     assert!(
         group(&now, "namenode")["summary"].as_str().unwrap().contains("2 of 3 NameNodes are up"),

@@ -20,7 +20,7 @@ mod starts;
 pub use answers::Answers;
 pub use apply::ApplyError;
 pub use preempt::NotPreemptible;
-pub use starts::{Start, Starts};
+pub use starts::Starts;
 
 use super::Locality;
 use crate::{

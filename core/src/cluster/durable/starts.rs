@@ -6,20 +6,11 @@
 //! One JobTracker without a group has them in a file, because its journal is written by builds that
 //! have no such fact.
 
-use serde::{Deserialize, Serialize};
+use crate::fact::Start;
 
 /// Maximum number of starts. More happen only if the NameNode is unreachable at as many starts. The
 /// oldest start, which was accepted, is always kept.
 const STARTS_MAX: usize = 1000;
-
-/// One start of the JobTracker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Start {
-    /// Its number.
-    pub epoch: u64,
-    /// Its random ID.
-    pub id: u64,
-}
 
 /// The newest start that is known to be accepted, and all later ones, ordered by epoch. They depend
 /// only on the facts.
