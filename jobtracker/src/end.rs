@@ -2,7 +2,7 @@
 
 use crate::storage::StorageError;
 use daemon::{config::ConfigError, listen::ListenError, lock::LockError};
-use journal::{DataFolderError, LogFailed};
+use journal::LogFailed;
 use peers::{folder::FolderError, leader::NoAddress};
 use replication::{error::StoreError, member::StartError};
 use security::SecurityError;

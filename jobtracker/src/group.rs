@@ -150,7 +150,8 @@ fn without_starts(mut entries: Vec<Entry>) -> Vec<Entry> {
 /// first member of a group, and closes it. Returns a message if records were lost. Blocks.
 fn close_one_master(config: &Config, recovery: Recovery) -> Result<Option<String>, JobTrackerError> {
     let Opened { log, blueprint, replayed, notice, .. } = Opened::open(config, recovery)?;
-    found_on(log, &replayed, &blueprint, &starts::read(&config.jobtracker.dir)?)?;
+    let earlier = starts::read(&config.jobtracker.dir).map_err(FolderError::from)?;
+    found_on(log, &replayed, &blueprint, &earlier)?;
     Ok(notice)
 }
 
