@@ -10,13 +10,13 @@ use dfs_client::{
     group::{ChangeResult, GroupChange, GroupClient},
     path::DfsPath,
 };
-use proto::dfs::{MkdirRequest, StatRequest, name_node_client::NameNodeClient};
+use proto::dfs::{MkdirRequest, ReportRequest, StatRequest, name_node_client::NameNodeClient};
 use security::{Credentials, Role};
 use std::{
     collections::BTreeMap,
     fs::{self, File},
     net::TcpListener,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command},
     sync::{
         Arc,
@@ -111,9 +111,13 @@ impl Lab {
     }
 
     async fn start(&self, name: &str, listen: &str, settings: &str) -> NameNode {
+        self.start_with(name, listen, settings, &[]).await
+    }
+
+    async fn start_with(&self, name: &str, listen: &str, settings: &str, flags: &[&str]) -> NameNode {
         let ready = self.file(&format!("{name}.ready"));
         let _absent = fs::remove_file(&ready);
-        let process = self.command(name, listen, settings).spawn().unwrap();
+        let process = self.command(name, listen, settings).args(flags).spawn().unwrap();
         let mut namenode = NameNode { process, address: String::new() };
         let end = Instant::now() + LIMIT;
         loop {
@@ -216,15 +220,110 @@ async fn three_processes_join_and_survive_the_loss_of_their_leader() {
 }
 
 #[tokio::test]
-async fn the_folder_of_a_member_is_refused_without_a_group() {
+async fn the_folder_of_a_member_is_that_of_one_namenode_only_without_other_members() {
     let lab = Lab::new();
-    drop(lab.start("n1", "127.0.0.1:0", "member = 1").await);
-    for (settings, why) in [("", "set namenode.member"), ("member = 2", "this is member 2")] {
+    let [first, second, _] = &lab.addresses;
+    let one = lab.start("n1", first, "member = 1").await;
+    let two = lab.start("n2", second, &format!("member = 2\njoin = [{first:?}]")).await;
+    lab.wait_for_log("n1", "a member was added to the group", 1).await;
+    one.mkdir(1, "/tmp/one").await.unwrap();
+    // The group serves.
+    let status = lab.command("n2", "127.0.0.1:0", "member = 2").arg("--recover").status().unwrap();
+    assert!(!status.success() && lab.log("n2").contains("in use"), "{}", lab.log("n2"));
+    drop((one, two));
+    for (settings, why) in [("", "set namenode.member"), ("member = 3", "this is member 3")] {
         let status = lab.command("n1", "127.0.0.1:0", settings).status().unwrap();
         assert!(!status.success() && lab.log("n1").contains(why), "{}", lab.log("n1"));
     }
-    let status = lab.command("n1", "127.0.0.1:0", "member = 1").arg("--recover").status().unwrap();
-    assert!(!status.success() && lab.log("n1").contains("--recover is for one NameNode"));
+    // With --recover it is the only one of a new group, and knows the old one no more.
+    let one = lab.start_with("n1", first, "member = 1", &["--recover"]).await;
+    mkdir(&[&one], 2, "/tmp/two").await;
+    let old = lab.command("n2", second, "member = 2").spawn().unwrap();
+    let old = NameNode { process: old, address: second.clone() };
+    drop(one);
+    let one = lab.start("n1", first, "member = 1").await;
+    mkdir(&[&one], 3, "/tmp/three").await;
+    old.stat("/tmp/one").await.unwrap_err();
+    drop(one);
+    // Alone in its group, it may be without one.
+    let one = lab.start("n1", first, "").await;
+    for path in ["/tmp/one", "/tmp/two", "/tmp/three"] {
+        one.stat(path).await.unwrap();
+    }
+    one.mkdir(4, "/tmp/four").await.unwrap();
+    drop(one);
+    let one = lab.start("n1", first, "member = 1").await;
+    mkdir(&[&one], 5, "/tmp/five").await;
+    one.stat("/tmp/four").await.unwrap();
+}
+
+/// Flips a bit in the middle of the newest segment of an edit log that has records.
+fn damage_log(folder: &Path) {
+    let files = fs::read_dir(folder.join("edits")).unwrap().map(|entry| entry.unwrap().path());
+    let segments = files.filter(|path| path.extension().is_some_and(|extension| extension == "log"));
+    let newest = segments.filter(|path| fs::metadata(path).unwrap().len() > 200).max().unwrap();
+    let mut bytes = fs::read(&newest).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(newest, bytes).unwrap();
+}
+
+#[tokio::test]
+async fn edits_that_are_lost_when_a_namenode_becomes_a_member_are_reported() {
+    let lab = Lab::new();
+    let [first, ..] = &lab.addresses;
+    let one = lab.start("n1", first, "").await;
+    for number in 0..20 {
+        one.mkdir(number, &format!("/tmp/d{number}")).await.unwrap();
+    }
+    one.stop();
+    damage_log(&lab.file("n1"));
+    let status = lab.command("n1", first, "member = 1").status().unwrap();
+    assert!(!status.success() && lab.log("n1").contains("--recover"), "{}", lab.log("n1"));
+    let one = lab.start_with("n1", first, "member = 1", &["--recover"]).await;
+    mkdir(&[&one], 100, "/tmp/new").await;
+    let report = one.client().report(ReportRequest::default()).await.unwrap().into_inner();
+    assert!(report.lost_edits.contains("--recover dropped a damaged part"), "{:?}", report.lost_edits);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_with_a_damaged_log_waits_for_a_leader_and_joins_with_another_id() {
+    let lab = Lab::new();
+    let [first, second, third] = &lab.addresses;
+    let join = |id: u64| format!("member = {id}\njoin = [{first:?}]");
+    let one = lab.start("n1", first, "member = 1").await;
+    let two = lab.start("n2", second, &join(2)).await;
+    let three = lab.start("n3", third, &join(3)).await;
+    lab.wait_for_log("n1", "a member was added to the group", 2).await;
+    mkdir(&[&one, &two, &three], 1, "/tmp/one").await;
+    // The leader loses a part of its log, and there is no majority.
+    one.stop();
+    three.stop();
+    damage_log(&lab.file("n1"));
+    let waiting = lab.command("n1", first, "member = 1").spawn().unwrap();
+    let waiting = NameNode { process: waiting, address: first.clone() };
+    lab.wait_for_log("n1", "it never votes again with its ID", 1).await;
+    lab.wait_for_log("n1", "waits to join its group", 1).await;
+    two.mkdir(2, "/tmp/two").await.unwrap_err();
+    // It continues to wait after another start.
+    drop(waiting);
+    let waiting = lab.command("n1", first, "member = 1").spawn().unwrap();
+    let one = NameNode { process: waiting, address: first.clone() };
+    lab.wait_for_log("n1", "waits to join its group", 2).await;
+    let three = lab.start("n3", third, &join(3)).await;
+    mkdir(&[&two, &three], 3, "/tmp/three").await;
+    let exchanged = |name: &str| lab.log(name).contains("a member that has lost its log was exchanged");
+    let end = Instant::now() + LIMIT;
+    while !exchanged("n2") && !exchanged("n3") {
+        assert!(Instant::now() < end, "{}{}{}", lab.log("n1"), lab.log("n2"), lab.log("n3"));
+        sleep(Duration::from_millis(50)).await;
+    }
+    // It votes, and has everything.
+    two.stop();
+    let leader = [&one, &three][mkdir(&[&one, &three], 4, "/tmp/four").await];
+    for path in ["/tmp/one", "/tmp/three"] {
+        leader.stat(path).await.unwrap();
+    }
 }
 
 /// Creates folders until `stop` is set. Each call must succeed. Returns the number, and the longest

@@ -2,8 +2,8 @@
 
 use crate::storage::StorageError;
 use daemon::{config::ConfigError, listen::ListenError, lock::LockError};
-use journal::{DataFolderError, LogFailed};
-use peers::leader::NoAddress;
+use journal::LogFailed;
+use peers::{folder::FolderError, leader::NoAddress};
 use replication::{error::StoreError, member::StartError};
 use security::SecurityError;
 use std::{io, path::PathBuf};
@@ -22,18 +22,13 @@ pub enum JobTrackerError {
     Storage(#[from] StorageError),
     /// The folder of a member of a group cannot be used.
     #[error(transparent)]
-    Folder(#[from] DataFolderError),
+    Folder(#[from] FolderError),
     /// The folder belongs to a member of a group.
     #[error(
-        "folder {0} belongs to a member of a group of JobTrackers: set jobtracker.member to the ID of that member"
+        "folder {0} belongs to a member of a group of JobTrackers: set jobtracker.member to the ID of that member, or first \
+         remove the others from the group (`mrctl masters remove --daemon jobtracker`)"
     )]
     IsMember(PathBuf),
-    /// Recovery was requested for a member of a group.
-    #[error(
-        "--recover is for one JobTracker: a member that has lost part of its journal must not vote; remove it from its \
-         group, and start it with an empty folder and another jobtracker.member"
-    )]
-    RecoverMember,
     /// Other members cannot reach a member.
     #[error(transparent)]
     NoAddress(#[from] NoAddress),

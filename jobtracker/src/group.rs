@@ -2,7 +2,10 @@
 //!
 //! The folder of the first member is that of one JobTracker, which has made a snapshot. Another member
 //! begins with an empty folder: it asks the `JobTrackers` that it knows, and the leader adds it and
-//! sends it everything.
+//! sends it everything. `peers::folder` decides what a folder is, also of a member that has lost it.
+//!
+//! The starts of the members are facts, and those of one JobTracker are in a file. So they are moved
+//! when a folder becomes that of a first member, and when it leaves its group.
 
 use crate::{
     blueprint::{Blueprint, Replayed},
@@ -15,28 +18,21 @@ use crate::{
 };
 use daemon::config::Config;
 use dfs_client::ids::Start;
-use journal::{
-    AppendError, DataFolderError, Log, Recovery, codec,
-    disk::{Disk, RealDisk},
-    home,
-};
-use mrcore::{
-    Fact,
-    fact::{self, Entry},
-};
+use journal::{AppendError, Log, Recovery, SnapshotWriter, codec};
+use mrcore::{Fact, cluster::Starts, fact::Entry};
 use peers::{
     GroupName,
+    folder::{FolderError, MemberFolder, OpenFolder},
     join::NewMember,
     membership::Membership,
     service::{PeerService, PeersServer},
     transport::GrpcTransport,
 };
 use replication::{
-    error::StoreError,
+    error::{StateError, StoreError},
     master::Journal,
     member::{Member, Timing},
-    raft_file::{self, RaftFile},
-    store::Store,
+    replay::Replay,
 };
 use security::{Credentials, Role};
 use std::{path::Path, sync::Arc};
@@ -49,53 +45,36 @@ pub(crate) struct Group {
     /// Addresses of masters that may know the group.
     masters: Vec<String>,
     pub(crate) membership: Membership,
+    /// A message if records were lost.
+    pub(crate) notice: Option<String>,
     credentials: Credentials,
 }
 
 impl Group {
     /// Opens the folder of a member, which the others reach at `address`. Waits for the leader of
-    /// the group if the folder is empty.
+    /// the group if the folder is empty, or its log is damaged.
     pub(crate) async fn open(
         config: &Config,
         recovery: Recovery,
         address: String,
     ) -> Result<Self, JobTrackerError> {
-        let settings = &config.jobtracker;
+        let dir = &config.jobtracker.dir;
         let credentials = Credentials::of_daemon(config, Role::JobTracker)?;
-        let as_new = NewMember { id: settings.member, address, role: Role::JobTracker };
-        let masters = settings.join.clone();
-        let known = home::cluster_id(&settings.dir)?;
-        if known.is_none() {
-            // A member that asks to join makes its journal first.
-            home::check_new(OWNER, &settings.dir, &[OWNER.folder])?;
-        }
-        let folder = settings.dir.join(OWNER.folder);
-        // This creates the folder, which the folder of one JobTracker does not have before `VERSION`.
-        let open_disk = || RealDisk::open(folder.clone()).map(|disk| Arc::new(disk) as Arc<dyn Disk>);
-        let is_member =
-            folder.exists() && RaftFile::open(&*open_disk()?).map_err(StoreError::from)?.is_some();
-        if is_member && recovery != Recovery::Refuse {
-            return Err(JobTrackerError::RecoverMember);
-        }
-        let (store, cluster_id) = if known.is_none() && !masters.is_empty() {
-            let cluster_id = as_new.ask_until_known(&masters, &credentials).await;
-            let store = Store::open(&open_disk()?, settings.member)?;
-            home::set_cluster_id(&settings.dir, &cluster_id)?;
-            (store, cluster_id)
-        } else {
-            if !is_member {
-                found(config, recovery)?;
-                Store::found(&open_disk()?, settings.member)?;
-            }
-            let cluster_id = home::cluster_id(&settings.dir)?.ok_or_else(|| {
-                DataFolderError::VersionMissing { folder: settings.dir.clone(), log: OWNER.log }
-            })?;
-            (Store::open(&open_disk()?, settings.member)?, cluster_id)
-        };
+        let folder = member_folder(config, recovery, address);
+        let opened = folder
+            .open(
+                &credentials,
+                |recovery| close_one_master(config, recovery),
+                |replay, writer| write_without_starts(replay, writer, dir),
+            )
+            .await?;
+        let OpenFolder { store, cluster_id, lost: notice } = opened;
         let member = Member::new(store);
         let configured = config.cluster.jobtracker.iter().cloned();
         let membership = Membership::new(Role::JobTracker, member.clone(), configured);
-        Ok(Self { member, cluster_id, as_new, masters, membership, credentials })
+        let masters = folder.others();
+        let as_new = NewMember { id: member.id(), ..folder.member };
+        Ok(Self { member, cluster_id, as_new, masters, membership, notice, credentials })
     }
 
     fn name(&self) -> GroupName {
@@ -120,21 +99,64 @@ impl Group {
     }
 }
 
-/// Returns whether the folder of a JobTracker belongs to a member of a group.
-pub(crate) fn is_member_folder(folder: &Path) -> bool {
-    folder.join(OWNER.folder).join(raft_file::FILE_NAME).exists()
+fn member_folder(config: &Config, recovery: Recovery, address: String) -> MemberFolder<'_> {
+    let settings = &config.jobtracker;
+    MemberFolder {
+        owner: OWNER,
+        dir: &settings.dir,
+        member: NewMember { id: settings.member, address, role: Role::JobTracker },
+        join: &settings.join,
+        masters: &config.cluster.jobtracker,
+        recovery,
+    }
+}
+
+/// Makes the folder of the only member of a group that of one JobTracker; does nothing if it is not
+/// that of a member. Blocks.
+pub(crate) fn leave_if_alone(config: &Config) -> Result<(), JobTrackerError> {
+    let dir = &config.jobtracker.dir;
+    let folder = member_folder(config, Recovery::Refuse, String::new());
+    let left = folder.leave_if_alone(|replay, writer| write_without_starts(replay, writer, dir));
+    left.map_err(|error| match error {
+        FolderError::Store(StoreError::OthersVote(_)) => JobTrackerError::IsMember(dir.clone()),
+        error => error.into(),
+    })
+}
+
+/// Writes the snapshot of one JobTracker to which the journal of a member leads, and the starts in it
+/// to the file of one JobTracker.
+pub(crate) fn write_without_starts(
+    replay: Replay,
+    writer: &mut SnapshotWriter,
+    folder: &Path,
+) -> Result<(), StateError> {
+    let mut recorded = Starts::default();
+    let entries = storage::read_all(replay)?;
+    for entry in &entries {
+        if let Fact::StartRecorded { start, accepted } = entry.fact {
+            recorded.add(start, accepted);
+        }
+    }
+    starts::replace(folder, recorded.iter().map(starts::from_fact))?;
+    storage::write_compacted(without_starts(entries), writer)
+}
+
+fn without_starts(mut entries: Vec<Entry>) -> Vec<Entry> {
+    entries.retain(|entry| !matches!(entry.fact, Fact::StartRecorded { .. }));
+    entries
 }
 
 /// Makes the folder of one JobTracker, which is initialised if it is empty, ready to be that of the
-/// first member of a group: with a snapshot that has all facts. Blocks.
-fn found(config: &Config, recovery: Recovery) -> Result<(), JobTrackerError> {
-    let folder = &config.jobtracker.dir;
-    let Opened { log, blueprint, replayed, .. } = Opened::open(config, recovery)?;
-    found_on(log, &replayed, &blueprint, &starts::read(folder)?)
+/// first member of a group, and closes it. Returns a message if records were lost. Blocks.
+fn close_one_master(config: &Config, recovery: Recovery) -> Result<Option<String>, JobTrackerError> {
+    let Opened { log, blueprint, replayed, notice, .. } = Opened::open(config, recovery)?;
+    let earlier = starts::read(&config.jobtracker.dir).map_err(FolderError::from)?;
+    found_on(log, &replayed, &blueprint, &earlier)?;
+    Ok(notice)
 }
 
-/// Appends what the journal of a group contains and that of one JobTracker does not, makes a
-/// snapshot, and closes the journal. `earlier` are the starts that the NameNode may have accepted.
+/// Makes a snapshot of the journal of one JobTracker with what that of a group contains besides, and
+/// closes the journal. `earlier` are the starts that the NameNode may have accepted.
 pub(crate) fn found_on(
     log: Log,
     replayed: &Replayed,
@@ -143,20 +165,22 @@ pub(crate) fn found_on(
 ) -> Result<(), JobTrackerError> {
     // The founding counts as a start, so there is a fact for the snapshot.
     let epoch = replayed.core.cluster().epoch() + 1;
-    let mut facts = vec![Fact::JobTrackerStarted { epoch, scheduler: blueprint.scheduler_name().into() }];
-    facts.extend(earlier.iter().enumerate().map(|(at, start)| {
-        let start = fact::Start { epoch: start.epoch, id: start.id.0 };
-        // The oldest one replaces those that an interrupted founding has recorded.
-        Fact::StartRecorded { start, accepted: at == 0 }
-    }));
     let at = Clock::start(replayed.newest).now();
-    let entries: Vec<_> = facts.into_iter().map(|fact| codec::encode(&Entry { at, fact })).collect();
-    let appended = log.append_many(&entries).map_err(|error| match error {
+    let fact = Fact::JobTrackerStarted { epoch, scheduler: blueprint.scheduler_name().into() };
+    let appended = log.append(&codec::encode(&Entry { at, fact })).map_err(|error| match error {
         AppendError::Failed(failed) => failed,
-        AppendError::TooLarge { .. } => unreachable!("the list of starts is short"),
+        AppendError::TooLarge { .. } => unreachable!("the name of a policy is short"),
     })?;
     log.sync(appended)?;
     let journal = Journal::Single(log);
-    storage::snapshot(&journal)?;
+    journal.make_snapshot(|replay, writer| {
+        // A backup of a group has starts, which the operator who restores it gives up.
+        let mut entries = without_starts(storage::read_all(replay)?);
+        entries.extend(earlier.iter().map(|start| {
+            let start = starts::to_fact(*start);
+            Entry { at, fact: Fact::StartRecorded { start, accepted: false } }
+        }));
+        storage::write_compacted(entries, writer)
+    })?;
     Ok(journal.close()?)
 }

@@ -21,7 +21,7 @@ pub(crate) struct Opened {
     pub(crate) replayed: Replayed,
     histories: Histories,
     /// A message for the operator if journal records may have been lost at this start.
-    notice: Option<String>,
+    pub(crate) notice: Option<String>,
 }
 
 impl Opened {

@@ -83,7 +83,8 @@ impl Daemon {
         let lock = FolderLock::acquire(&settings.dir, "jobtracker")?;
         let options = ClientOptions::new(&config.cluster.namenode, config.client.clone()).with(credentials);
         let (parts, group) = if settings.member == 0 {
-            (open_one(config, recovery, options)?, None)
+            group::leave_if_alone(config)?;
+            (Opened::open(config, recovery)?.into_parts(options)?, None)
         } else {
             let address = leader::member_address(Role::JobTracker, &settings.advertise, addr)?;
             let group = Group::open(config, recovery, address).await?;
@@ -301,19 +302,6 @@ fn client_service(config: &Config, driver: &Arc<Driver>) -> ClientService {
     }
 }
 
-/// Opens the folder of one JobTracker without a group. Returns what the driver is made from.
-fn open_one(
-    config: &Config,
-    recovery: Recovery,
-    options: ClientOptions,
-) -> Result<DriverParts, JobTrackerError> {
-    let folder = &config.jobtracker.dir;
-    if group::is_member_folder(folder) {
-        return Err(JobTrackerError::IsMember(folder.clone()));
-    }
-    Opened::open(config, recovery)?.into_parts(options)
-}
-
 /// Returns what the driver of a member of a group is made from: the state has no facts until the
 /// member is started.
 fn member_parts(
@@ -329,7 +317,7 @@ fn member_parts(
         files: Files::new(options, &blueprint.cluster_id),
         history_writer: HistoryWriter::start(FIRST_STATE, blueprint.open_histories()?)?,
         blueprint,
-        notice: None,
+        notice: group.notice.clone(),
     })
 }
 

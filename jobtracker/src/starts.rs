@@ -7,10 +7,12 @@
 //! always in the file.
 //!
 //! A member of a group has its starts in the facts of the journal (`mrcore::cluster::Starts`), because
-//! each leadership is a start. The file of one JobTracker becomes facts when it founds a group.
+//! each leadership is a start. The file of one JobTracker becomes facts when it founds a group, and
+//! is written again when it leaves it.
 
 use dfs_client::ids::{Start, StartId};
 use journal::{DataFolderError, home};
+use mrcore::fact;
 use std::{fs, io, path::Path, time::Duration};
 
 const FILE: &str = "STARTS";
@@ -78,6 +80,21 @@ pub(crate) fn remove(folder: &Path, start: Start) -> Result<(), DataFolderError>
 /// Replaces all starts with one that the NameNode has accepted.
 pub(crate) fn accept(folder: &Path, start: Start) -> Result<(), DataFolderError> {
     write(folder, &[start])
+}
+
+/// Replaces all starts by those of a group that this JobTracker has left.
+pub(crate) fn replace(folder: &Path, starts: impl Iterator<Item = Start>) -> Result<(), DataFolderError> {
+    write(folder, &starts.collect::<Vec<_>>())
+}
+
+/// Returns a start as it is in the facts of a group.
+pub(crate) fn to_fact(start: Start) -> fact::Start {
+    fact::Start { epoch: start.epoch, id: start.id.0 }
+}
+
+/// Returns a start of the facts of a group.
+pub(crate) fn from_fact(start: fact::Start) -> Start {
+    Start { epoch: start.epoch, id: StartId(start.id) }
 }
 
 /// Removes all starts: an operator has accepted this folder, which may be an older copy.

@@ -5,13 +5,13 @@
 
 use crate::{compact::compact, history};
 use journal::{
-    AppendError, DataFolder, DataFolderError, Log, LogFailed, Owner, Recovering, Recovery,
+    AppendError, DataFolder, DataFolderError, Log, LogFailed, Owner, Recovering, Recovery, SnapshotWriter,
     backup::Parts,
     codec::{self, CodecError},
 };
 use mrcore::{Cluster, Fact, Time, fact::Entry, ids::JobId};
 use replication::{
-    error::StoreError,
+    error::{StateError, StoreError},
     master::Journal,
     replay::{Item, Replay},
 };
@@ -165,23 +165,30 @@ pub(crate) fn read_entries(
 
 /// Makes a snapshot of all records so far. Blocks, so it must run on a thread for blocking work.
 pub(crate) fn snapshot(journal: &Journal) -> Result<(), StorageError> {
-    journal.make_snapshot(|replay, writer| {
-        let mut entries = Vec::new();
-        read_entries(replay, |entry| {
-            entries.push(entry);
-            Ok(())
-        })?;
-        let before = entries.len();
-        let entries = compact(entries);
-        let mut buffer = Vec::new();
-        for entry in &entries {
-            buffer.clear();
-            codec::encode_into(entry, &mut buffer);
-            writer.push(&buffer)?;
-        }
-        tracing::info!(before, kept = entries.len(), "journal compacted for a snapshot");
+    Ok(journal.make_snapshot(|replay, writer| write_compacted(read_all(replay)?, writer))?)
+}
+
+/// Returns all entries of a journal.
+pub(crate) fn read_all(replay: Replay) -> Result<Vec<Entry>, StorageError> {
+    let mut entries = Vec::new();
+    read_entries(replay, |entry| {
+        entries.push(entry);
         Ok(())
     })?;
+    Ok(entries)
+}
+
+/// Writes the entries that are still needed to a snapshot.
+pub(crate) fn write_compacted(entries: Vec<Entry>, writer: &mut SnapshotWriter) -> Result<(), StateError> {
+    let before = entries.len();
+    let entries = compact(entries);
+    let mut buffer = Vec::new();
+    for entry in &entries {
+        buffer.clear();
+        codec::encode_into(entry, &mut buffer);
+        writer.push(&buffer)?;
+    }
+    tracing::info!(before, kept = entries.len(), "journal compacted for a snapshot");
     Ok(())
 }
 

@@ -131,6 +131,19 @@ pub fn verify_snapshot(disk: &dyn Disk) -> Result<Seq, LogError> {
     Ok(seq)
 }
 
+/// Makes the journal of one master on an empty disk: of a snapshot whose last record is `seq`, and
+/// whose records `write` writes.
+pub fn make_journal<E: From<LogError>>(
+    disk: &Arc<dyn Disk>,
+    seq: Seq,
+    write: impl FnOnce(&mut SnapshotWriter) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut writer = SnapshotWriter::start(Arc::clone(disk), Content::Records, seq)?;
+    write(&mut writer)?;
+    writer.finish()?;
+    Ok(complete_journal(disk)?)
+}
+
 /// Makes the journal of one master in a folder that contains one snapshot and no other file of a
 /// journal. The snapshot must be durable.
 pub fn complete_journal(disk: &Arc<dyn Disk>) -> Result<(), LogError> {

@@ -34,11 +34,13 @@ pub enum Bug {
     ReportAnsweredEarly,
     /// A follower forgets the replicas that heartbeats report.
     FollowerForgetsReplicas,
+    /// A member that has lost its log continues with its ID.
+    LostMemberKeepsId,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::SyncSkipped,
         Self::FolderSyncSkipped,
         Self::CommitPointEarly,
@@ -53,6 +55,7 @@ impl Bug {
         Self::StartNotLogged,
         Self::ReportAnsweredEarly,
         Self::FollowerForgetsReplicas,
+        Self::LostMemberKeepsId,
     ];
 }
 

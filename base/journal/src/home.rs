@@ -35,6 +35,10 @@ const RECOVERY_REQUESTED: &str = "recover\n";
 const RESTORED: &str = "restored from ";
 /// Second line of that content if the operator gives up what was written since the backup.
 const DROP_NEWER: &str = "drop newer\n";
+/// Suffix of the subfolder of a journal that is to replace another one, and is not complete.
+const UNFINISHED: &str = "unfinished";
+/// Suffix of the subfolder of a journal that is complete and is to replace another one.
+const COMPLETE: &str = "complete";
 
 /// The daemon that owns a data folder with a journal.
 #[derive(Debug, Clone, Copy)]
@@ -186,6 +190,7 @@ impl Recovering {
 impl DataFolder {
     /// Opens the folder, and initialises it if it is empty. The caller must have locked the folder.
     pub fn open(owner: Owner, folder: &Path, recovery: Recovery) -> Result<Self, DataFolderError> {
+        finish_replacement(owner, folder)?;
         let cluster_id = read_or_create_cluster_id(owner, folder)?;
         let marker = folder.join(RECOVERING_FILE);
         let interrupted = exists(&marker)?;
@@ -200,7 +205,9 @@ impl DataFolder {
         let path = folder.join(owner.folder);
         let disk = RealDisk::open(&path).map_err(io_error(&path))?;
         let new = folder.join(NEW_FILE);
-        let vanished = !exists(&new)? && !has_journal(&disk).map_err(io_error(&path))?;
+        let has_journal = has_journal(&disk);
+        let has_journal = has_journal.map_err(|source| DataFolderError::Log { log: owner.log, source })?;
+        let vanished = !exists(&new)? && !has_journal;
         if vanished && recovery == Recovery::Refuse {
             return Err(DataFolderError::Missing { folder: path, log: owner.log, cluster_id });
         }
@@ -271,6 +278,74 @@ fn check_restored(folder: &Path) -> Result<(), DataFolderError> {
         return Err(DataFolderError::Unrestored { folder: folder.into(), restore });
     }
     Ok(())
+}
+
+/// Returns whether an operator has requested recovery of a folder, or has restored it, and no start
+/// has handled that.
+pub fn is_recovery_requested(folder: &Path) -> Result<bool, DataFolderError> {
+    let marker = folder.join(RECOVERING_FILE);
+    match fs::read_to_string(&marker) {
+        Ok(text) => Ok(text == RECOVERY_REQUESTED || text.starts_with(RESTORED)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(io_error(&marker)(error)),
+    }
+}
+
+/// Returns whether a folder has no journal because it was not created yet.
+pub fn is_new(folder: &Path) -> Result<bool, DataFolderError> {
+    Ok(cluster_id(folder)?.is_none() || exists(&folder.join(NEW_FILE))?)
+}
+
+/// Requests recovery: the next start accepts the folder, like one with `--recover`.
+pub fn request_recovery(folder: &Path) -> Result<(), DataFolderError> {
+    write_durably(folder, RECOVERING_FILE, RECOVERY_REQUESTED)
+}
+
+/// Replaces the journal by one that `make` makes of it: the first disk is the present journal, which
+/// must not be changed, the second one is empty. The present journal is renamed and kept; returns
+/// where. After a crash, the folder has one of both, or [`finish_replacement`] completes it.
+pub fn replace_journal<E: From<DataFolderError>>(
+    owner: Owner,
+    folder: &Path,
+    make: impl FnOnce(Arc<dyn Disk>, &Arc<dyn Disk>) -> Result<(), E>,
+) -> Result<PathBuf, E> {
+    let (present, unfinished, complete) = journal_folders(owner, folder);
+    // An earlier attempt was interrupted.
+    for left in [&unfinished, &complete] {
+        if exists(left)? {
+            fs::remove_dir_all(left).map_err(io_error(left))?;
+        }
+    }
+    let open = |path: &PathBuf| -> Result<Arc<dyn Disk>, DataFolderError> {
+        Ok(Arc::new(RealDisk::open(path).map_err(io_error(path))?))
+    };
+    make(open(&present)?, &open(&unfinished)?)?;
+    rename(&unfinished, &complete)?;
+    let names = (1..).map(|number| folder.join(format!("{}.replaced-{number}", owner.folder)));
+    let kept = names.into_iter().find(|path| !path.exists()).expect("a number is not in use");
+    rename(&present, &kept)?;
+    rename(&complete, &present)?;
+    Ok(kept)
+}
+
+/// Completes [`replace_journal`] if a crash has interrupted it when the new journal was complete.
+pub fn finish_replacement(owner: Owner, folder: &Path) -> Result<(), DataFolderError> {
+    let (present, _, complete) = journal_folders(owner, folder);
+    if exists(&present)? || !exists(&complete)? {
+        return Ok(());
+    }
+    rename(&complete, &present)
+}
+
+fn journal_folders(owner: Owner, folder: &Path) -> (PathBuf, PathBuf, PathBuf) {
+    let with = |suffix: &str| folder.join(format!("{}.{suffix}", owner.folder));
+    (folder.join(owner.folder), with(UNFINISHED), with(COMPLETE))
+}
+
+/// Renames a file or folder durably, within its folder.
+fn rename(from: &Path, to: &Path) -> Result<(), DataFolderError> {
+    fs::rename(from, to).map_err(io_error(from))?;
+    sync_folder(to.parent().unwrap_or(to)).map_err(io_error(to))
 }
 
 /// Writes the ID of the cluster into the folder of a master that has joined a group. Its journal
@@ -371,8 +446,10 @@ impl Opened {
     }
 }
 
-fn has_journal(disk: &dyn Disk) -> io::Result<bool> {
-    Ok(disk.list()?.iter().any(|name| matches!(Name::parse(name), Name::File(..))))
+/// Returns whether there are segments or snapshots on a disk.
+pub fn has_journal(disk: &dyn Disk) -> Result<bool, LogError> {
+    let names = disk.list().map_err(LogError::io("list", "the journal folder"))?;
+    Ok(names.iter().any(|name| matches!(Name::parse(name), Name::File(..))))
 }
 
 /// Like [`has_journal`], but takes a folder that may not exist.

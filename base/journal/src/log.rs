@@ -17,17 +17,18 @@ use crate::{
     AppendError, LogError, LogFailed, Seq,
     disk::Disk,
     executor::Executor,
-    format::{BATCH_HEADER_BYTES, FileKind},
-    repair::repair,
+    format::{BATCH_HEADER_BYTES, FILE_HEADER_BYTES, FileHeader, FileKind, Name},
+    repair::{rename_damaged, repair},
     replay::Replay,
     segment::push_record,
-    snapshot::{SnapshotFile, SnapshotReceiver, SnapshotWriter},
-    survey::Survey,
+    snapshot::{SnapshotFile, SnapshotReader, SnapshotReceiver, SnapshotWriter},
+    source::Source,
+    survey::{End, Survey},
     writer::{Change, Files, Pending, Progress, Request, Shared, SteppedWriter, WhenDurable, Writer},
 };
 pub use crate::{
     format::{BATCH_BYTES_MAX, Content, RECORD_BYTES_MAX},
-    repair::{Dropped, Torn},
+    repair::{Dropped, Torn, rename_all},
     survey::Recovery,
     writer::Stats,
 };
@@ -65,6 +66,52 @@ pub struct Log {
     shared: Arc<Shared>,
     writer: WriterHandle,
     snapshots: Mutex<()>,
+    /// Whether a damaged snapshot was dropped, which another one is to replace.
+    needs_snapshot: AtomicBool,
+}
+
+/// A log that is not in use, and is read without a change of its files.
+pub struct Examined {
+    /// Reads the snapshot and all records after it.
+    pub replay: Replay,
+    /// The last record that can be read.
+    pub last_seq: Seq,
+    /// Number of bytes of an unfinished write at the end, which are not read.
+    pub torn: Option<u64>,
+    /// Why nothing after [`Self::last_seq`] can be read, although there may be more.
+    pub damage: Option<String>,
+}
+
+/// Reads a log of entries or of records that no process has opened. With [`Recovery::DropDamaged`],
+/// damage is no error.
+pub fn examine(disk: Arc<dyn Disk>, recovery: Recovery) -> Result<Examined, LogError> {
+    let survey = Survey::take(&*disk, recovery, Content::Entries)?;
+    let (torn, damage) = match &survey.end {
+        End::Complete => (None, None),
+        End::Torn { bytes } => (Some(*bytes), None),
+        End::Damage(damage) => (None, Some(damage.error.to_string())),
+    };
+    let damage = damage.or_else(|| survey.commit_lost.as_ref().map(ToString::to_string));
+    let segments = survey.valid_segments.iter().map(|segment| segment.first).collect();
+    let last_seq = survey.last_seq;
+    let replay = Replay::new(disk, survey.base(), segments, last_seq)?;
+    Ok(Examined { replay, last_seq, torn, damage })
+}
+
+/// Returns whether a log is that of a group of masters: whether a file says so whose header is valid.
+pub fn is_of_group(disk: &dyn Disk) -> Result<bool, LogError> {
+    for name in disk.list().map_err(LogError::io("list", "the journal folder"))? {
+        let Name::File(kind, seq) = Name::parse(&name) else { continue };
+        let mut source = Source::open(disk, name.clone())?;
+        let header =
+            source.read(0, FILE_HEADER_BYTES).and_then(|head| FileHeader::parse(&name, kind, seq, head));
+        match header {
+            Ok(header) if header.content == Content::Entries => return Ok(true),
+            Err(error) if !error.is_damage() => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(false)
 }
 
 enum WriterHandle {
@@ -140,7 +187,8 @@ impl Log {
             }
             Executor::Simulated(delay) => WriterHandle::Stepped(SteppedWriter::new(writer, delay)),
         };
-        let log = Self { disk, content, shared, writer, snapshots: Mutex::default() };
+        let (snapshots, needs_snapshot) = (Mutex::default(), AtomicBool::new(false));
+        let log = Self { disk, content, shared, writer, snapshots, needs_snapshot };
         let (torn, replaced, dropped) = (repaired.torn, repaired.replaced, repaired.dropped);
         Ok(Opened { log, replay, torn, replaced, dropped })
     }
@@ -420,6 +468,60 @@ impl Log {
     pub fn newest_snapshot(&self) -> Result<Option<SnapshotFile>, LogError> {
         let newest = self.shared.files().snapshots.last().copied();
         newest.map(|seq| SnapshotFile::open(&*self.disk, seq)).transpose()
+    }
+
+    /// Verifies the snapshot at `seq`. If it is damaged, it is not used any more: its file is renamed,
+    /// the older snapshot and the records after it take its place, and [`Self::take_needs_snapshot`]
+    /// asks for a new one. Returns the damage.
+    pub fn check_snapshot(&self, seq: Seq) -> Result<Option<Dropped>, LogError> {
+        let damage = match SnapshotReader::verify(&*self.disk, seq) {
+            Ok(_) => return Ok(None),
+            Err(error) if error.is_damage() => error,
+            Err(error) => return Err(error),
+        };
+        {
+            let mut files = self.shared.files();
+            let Some(at) = files.snapshots.iter().position(|known| *known == seq) else { return Ok(None) };
+            files.snapshots.remove(at);
+        }
+        self.needs_snapshot.store(true, Ordering::Release);
+        let mut names = self.disk.list().map_err(LogError::io("list", "the journal folder"))?;
+        let dropped = rename_damaged(&*self.disk, &mut names, &FileKind::Snapshot.name(seq), 0, &damage)?;
+        self.disk.sync_folder().map_err(LogError::io("sync", "the journal folder"))?;
+        tracing::error!(
+            file = dropped.file,
+            saved_as = dropped.saved_as.as_deref().unwrap_or("-"),
+            why = dropped.why,
+            "a snapshot is damaged: a new one is made from the older one and the records after it; check the disk"
+        );
+        Ok(Some(dropped))
+    }
+
+    /// Drops damaged snapshots until the newest is valid, or none is left. The caller has
+    /// [`Self::lock_snapshots`].
+    pub fn check_newest_snapshot(&self) -> Result<(), LogError> {
+        loop {
+            let newest = self.shared.files().snapshots.last().copied();
+            if newest.map(|seq| self.check_snapshot(seq)).transpose()?.flatten().is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Returns why the newest snapshot and the closed segments up to `upto` cannot be read; `None` if
+    /// they can.
+    pub fn find_damage(&self, upto: Seq) -> Option<LogError> {
+        let read = || {
+            let mut replay = self.replay_closed(upto)?;
+            while replay.advance()? {}
+            Ok(())
+        };
+        read().err().filter(LogError::is_damage)
+    }
+
+    /// Returns once whether a damaged snapshot was dropped, so that a new one must be made.
+    pub fn take_needs_snapshot(&self) -> bool {
+        self.needs_snapshot.swap(false, Ordering::AcqRel)
     }
 
     /// Starts to receive a snapshot that another member of the group has written, and whose last

@@ -10,7 +10,7 @@ use crate::{
     LogError, Seq,
     commit::{COMMIT_FILE, CommitFile, CommitPoint},
     disk::Disk,
-    format::{FileKind, TEMPORARY},
+    format::{FileKind, Name, TEMPORARY},
     segment::ActiveSegment,
     source::Source,
     survey::{Damage, End, Segment, Survey, records_known},
@@ -201,7 +201,7 @@ fn replace_by_valid_start(disk: &dyn Disk, file: &str, bytes: u64, saved_as: &st
 }
 
 /// Renames a damaged file, and returns its description.
-fn rename_damaged(
+pub(crate) fn rename_damaged(
     disk: &dyn Disk,
     names: &mut Vec<String>,
     file: &str,
@@ -216,6 +216,26 @@ fn rename_damaged(
     let offset = if is_about_file(error, file) { error.offset() } else { 0 };
     let why = error.to_string();
     Ok(Dropped { file: file.to_owned(), offset, bytes, records_known, saved_as: Some(saved_as), why })
+}
+
+/// Renames all files of a log, and `others` after them, as damaged: none of them is used any more.
+/// Returns the new names. If a crash interrupts it, the log is damaged, or gone.
+pub fn rename_all(disk: &dyn Disk, others: &[&str]) -> Result<Vec<String>, LogError> {
+    let mut names = disk.list().map_err(LogError::io("list", "the journal folder"))?;
+    let files = names.iter().filter(|name| matches!(Name::parse(name), Name::File(..))).cloned();
+    let files: Vec<String> = files.collect();
+    let mut renamed = Vec::new();
+    // Without its commit point a log with files is damaged.
+    let others = others.iter().map(|name| vec![(*name).to_owned()]);
+    for group in [vec![COMMIT_FILE.to_owned()], files].into_iter().chain(others) {
+        for file in group.into_iter().filter(|file| names.contains(file)).collect::<Vec<_>>() {
+            let saved_as = unused_name(&mut names, &file, "damaged");
+            disk.rename(&file, &saved_as).map_err(LogError::io("rename", &file))?;
+            renamed.push(saved_as);
+        }
+        disk.sync_folder().map_err(LogError::io("sync", "the journal folder"))?;
+    }
+    Ok(renamed)
 }
 
 fn is_about_file(error: &LogError, name: &str) -> bool {

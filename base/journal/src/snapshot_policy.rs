@@ -13,7 +13,7 @@ const SPACE_FACTOR: f64 = 1.5;
 /// Interval at which the commit point is synced. Not shorter, because batches wait for such a sync.
 const SYNC_INTERVAL: Duration = Duration::from_secs(3);
 
-/// Makes snapshots of one journal.
+/// Makes snapshots of one journal, and a new one when one was dropped because it is damaged.
 pub struct SnapshotPolicy {
     /// Bytes of records after which a snapshot is made.
     every_bytes: u64,
@@ -64,7 +64,8 @@ impl SnapshotPolicy {
         {
             self.due_bytes = self.every_bytes;
         }
-        if self.snapshot_thread.is_none() && grown > self.due_bytes && self.has_room(log) {
+        let is_due = || grown > self.due_bytes || log.take_needs_snapshot();
+        if self.snapshot_thread.is_none() && is_due() && self.has_room(log) {
             self.due_bytes = grown + self.every_bytes;
             let made = thread::Builder::new().name("snapshot".into()).spawn(move || {
                 let made = make();

@@ -12,7 +12,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-use tokio::{sync::Mutex as AsyncMutex, time::timeout};
+use tokio::{
+    sync::Mutex as AsyncMutex,
+    time::{sleep, timeout},
+};
 use tonic::Status;
 
 /// How long a new member may take until it votes, before another change may be made.
@@ -52,13 +55,35 @@ impl Membership {
         self.admitted().contains(address)
     }
 
-    /// Adds a member that has asked to join, if no other change is being made. Returns at once.
+    /// Adds a member that has asked to join, if no other change is being made. It takes the place of the
+    /// members at the same address, which have lost their log. Returns at once.
     pub(crate) fn add_in_background(&self, id: u64, address: String) {
         let Ok(changing) = Arc::clone(&self.0.changing).try_lock_owned() else { return };
-        let member = self.0.member.clone();
+        let membership = self.clone();
         tokio::spawn(async move {
             let _changing = changing;
-            match timeout(ADD_TIMEOUT, member.add(id, &address)).await {
+            let others = || {
+                let peers = membership.peers().into_iter();
+                peers.filter(|peer| peer.id != id && peer.address == address).collect::<Vec<_>>()
+            };
+            if !others().is_empty() {
+                // A new leader does not know yet who answers.
+                sleep(CONTACT).await;
+            }
+            let others = others();
+            if let Some(peer) = others.iter().find(|peer| answers(peer)) {
+                return tracing::warn!(
+                    id,
+                    address,
+                    other = peer.id,
+                    "the address is that of a member that answers"
+                );
+            }
+            let others: Vec<u64> = others.iter().map(|peer| peer.id).collect();
+            match timeout(ADD_TIMEOUT, membership.0.member.add_in_place_of(&others, id, &address)).await {
+                Ok(Ok(())) if !others.is_empty() => {
+                    tracing::warn!(id, address, ?others, "a member that has lost its log was exchanged");
+                }
                 Ok(Ok(())) => tracing::info!(id, address, "a member was added to the group"),
                 // It asks again.
                 Ok(Err(error)) => tracing::warn!(id, address, %error, "a member was not added to the group"),
@@ -132,9 +157,7 @@ impl Membership {
         let Some(peer) = peers.iter().find(|peer| peer.address == address) else { return Ok(None) };
         let (own, title) = (self.0.member.id(), self.0.role.title());
         let rest = || peers.iter().filter(|other| other.is_voter && other.id != peer.id);
-        let is_up = |other: &&Peer| {
-            other.id == own || other.last_contact.is_some_and(|last_contact| last_contact < CONTACT)
-        };
+        let is_up = |other: &&Peer| other.id == own || answers(other);
         let (up, left) = (rest().filter(is_up).count(), rest().count());
         if 2 * up <= left {
             return Err(Status::failed_precondition(format!(
@@ -167,6 +190,11 @@ impl Membership {
         let why = || Status::failed_precondition(format!("{address} is no member of the group ({all})"));
         found.ok_or_else(why)
     }
+}
+
+/// Returns whether a member has answered the leader just now.
+pub(crate) fn answers(peer: &Peer) -> bool {
+    peer.last_contact.is_some_and(|last_contact| last_contact < CONTACT)
 }
 
 fn status(error: ChangeError) -> Status {

@@ -1,12 +1,16 @@
 //! The server of a member: passes messages of other members to it.
 
-use crate::{FRAME_BYTES_MAX, GroupName, MESSAGE_BYTES_MAX, PROTOCOL, membership::Membership, wire};
+use crate::{
+    FRAME_BYTES_MAX, GroupName, MESSAGE_BYTES_MAX, PROTOCOL,
+    membership::{Membership, answers},
+    wire,
+};
 pub use proto::raft::peers_server::PeersServer;
 use proto::{
     Message as _,
     raft::{self as pb, peers_server::Peers},
 };
-use replication::member::Member;
+use replication::member::{Member, Peer};
 use security::Identity;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -43,10 +47,10 @@ impl PeerService {
         )))
     }
 
-    /// Checks that this member leads, and that the caller can be a member. Returns whether it is one
-    /// already, and votes. In an open cluster any process can call this, so the settings of this
-    /// member decide who may join.
-    fn check_join(&self, request: &pb::JoinRequest) -> Result<bool, Status> {
+    /// Checks that this member leads, and that the caller can be a member. Returns what is to be done.
+    /// In an open cluster any process can call this, so the settings of this member decide who may
+    /// join.
+    fn check_join(&self, request: &pb::JoinRequest) -> Result<Join, Status> {
         let pb::JoinRequest { protocol, member, address, has_entries } = request;
         self.check_protocol(*protocol)?;
         let (title, status) = (self.group.role.title(), self.member.status());
@@ -57,26 +61,30 @@ impl PeerService {
             return Err(Status::invalid_argument("the ID or the address of the new member is missing"));
         }
         let refuse = |why: String| Err(Status::failed_precondition(why));
-        match status.peers.iter().find(|peer| peer.id == *member || peer.address == *address) {
-            Some(peer) if peer.id != *member => refuse(format!(
-                "{address} is the address of member {} of the group: use another address",
-                peer.id
-            )),
-            Some(peer) if peer.address != *address => {
-                refuse(format!("member {member} of the group is at {}: use another ID", peer.address))
-            }
-            // It has lost what it has acknowledged, so it could vote again in an old term.
-            Some(peer) if peer.is_voter && !has_entries => refuse(format!(
-                "member {member} is in the group, and its folder is empty: it has lost its votes, so mount or restore the \
-                 folder, or use another ID and address with `mrctl masters replace`"
-            )),
-            None if !self.membership.may_join(address) => refuse(format!(
+        let known = status.peers.iter().find(|peer| peer.id == *member);
+        let at_address = || status.peers.iter().filter(|peer| peer.address == *address);
+        if let Some(peer) = known.filter(|peer| peer.address != *address) {
+            return refuse(format!("member {member} of the group is at {}: use another ID", peer.address));
+        }
+        // It has lost what it has acknowledged, so it could vote again in an old term.
+        let has_acknowledged = |peer: &Peer| peer.is_voter || peer.entries.is_some_and(|entries| entries > 0);
+        let is_lost = known.is_some_and(has_acknowledged) && !has_entries;
+        let others: Vec<&Peer> = at_address().filter(|peer| is_lost || peer.id != *member).collect();
+        if let Some(peer) = others.iter().find(|peer| answers(peer)) {
+            return refuse(format!("{address} is the address of member {}, which answers", peer.id));
+        }
+        if is_lost {
+            return Ok(Join::WithNewId);
+        }
+        if known.is_none() && others.is_empty() && !self.membership.may_join(address) {
+            return refuse(format!(
                 "{address} is not in cluster.{} of the {title} that leads, so it may not join: run \
                  `mrctl masters add {address}`",
                 self.group.role.name()
-            )),
-            peer => Ok(peer.is_some_and(|peer| peer.is_voter)),
+            ));
         }
+        let votes = known.is_some_and(|peer| peer.is_voter) && others.is_empty();
+        Ok(if votes { Join::Done } else { Join::Add })
     }
 
     /// Refuses a message that is not for this member.
@@ -109,12 +117,24 @@ impl Peers for PeerService {
     async fn join(&self, request: Request<pb::JoinRequest>) -> Result<Response<pb::JoinReply>, Status> {
         self.check_caller(Identity::of(request.extensions())?)?;
         let request = request.into_inner();
-        let is_voter = self.check_join(&request)?;
-        if !is_voter {
+        let join = self.check_join(&request)?;
+        if join == Join::Add {
             self.membership.add_in_background(request.member, request.address);
         }
-        Ok(Response::new(pb::JoinReply { cluster_id: self.group.cluster_id.clone() }))
+        let (cluster_id, needs_new_id) = (self.group.cluster_id.clone(), join == Join::WithNewId);
+        Ok(Response::new(pb::JoinReply { cluster_id, needs_new_id }))
     }
+}
+
+/// What is to be done about a caller that asks to join.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Join {
+    /// Nothing: it votes.
+    Done,
+    /// It is added, in place of the other members at its address.
+    Add,
+    /// It must ask again with an ID that no member has had.
+    WithNewId,
 }
 
 /// Receives all frames of a message.

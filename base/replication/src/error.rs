@@ -22,16 +22,28 @@ pub enum StoreError {
     /// There are entries, and no vote.
     #[error("the journal has entries, and the file RAFT with the vote of this member is missing")]
     VoteLost,
-    /// The journal ends before the entries that were purged.
-    #[error(
-        "the journal ends with entry {last}, and entry {purged} was there and was purged: entries are lost"
-    )]
+    /// The journal ends before an entry that was purged, or that is known to be committed.
+    #[error("the journal ends before entry {claimed}, which was there: entries are lost")]
     Lost {
-        /// Index of the last entry.
-        last: u64,
-        /// Index of the newest entry that was purged.
-        purged: u64,
+        /// Index of the newest entry that is known to have been there.
+        claimed: u64,
     },
+    /// There is a vote, and no entry and no snapshot.
+    #[error("the file RAFT has a vote of this member, and its journal is gone")]
+    JournalLost,
+    /// The file `RAFT` is gone, and the journal is that of a group.
+    #[error(
+        "the journal is that of a group of masters, and the file RAFT with the vote of this member is missing"
+    )]
+    RaftFileLost,
+    /// A member of which nothing is left.
+    #[error("the folder has no journal any more")]
+    NothingLeft,
+    /// This member is not the only one of its group.
+    #[error(
+        "the folder belongs to a member of a group of {0} masters: remove the others from the group first"
+    )]
+    OthersVote(usize),
     /// There is no snapshot.
     #[error("there is no snapshot: one master must make one before it becomes the first of a group")]
     NoSnapshot,
@@ -50,4 +62,22 @@ pub enum StoreError {
         /// Sequence number of the record.
         seq: Seq,
     },
+}
+
+impl StoreError {
+    /// Returns whether the member has lost entries or votes that it has acknowledged. Then it must
+    /// never vote again with its ID.
+    pub fn is_loss(&self) -> bool {
+        match self {
+            Self::Log(error) => error.is_damage(),
+            Self::VoteLost
+            | Self::Lost { .. }
+            | Self::JournalLost
+            | Self::RaftFileLost
+            | Self::NothingLeft
+            | Self::SnapshotUndecodable { .. }
+            | Self::Undecodable { .. } => true,
+            Self::OtherMember { .. } | Self::NoSnapshot | Self::OthersVote(_) | Self::State(_) => false,
+        }
+    }
 }

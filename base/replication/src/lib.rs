@@ -9,6 +9,7 @@
 //! - [`codec`]: their encoding;
 //! - [`raft_file`]: files with the vote and what else is not in the log;
 //! - [`store`]: the log store of openraft;
+//! - [`recovery`]: a member that has lost its log, or leaves its group;
 //! - [`replay`]: reads the records of a journal, with and without a group;
 //! - [`machine`]: the state machine of openraft, for any master;
 //! - [`proposals`]: what a leader has appended, and what of it is committed;
@@ -28,6 +29,7 @@ pub mod network;
 mod proposal_tests;
 pub mod proposals;
 pub mod raft_file;
+pub mod recovery;
 pub mod replay;
 pub mod runtime;
 pub mod store;

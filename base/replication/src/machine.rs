@@ -156,6 +156,7 @@ impl Machine {
     ) -> Result<(), StoreError> {
         let log = self.0.store.log();
         let _exclusive = log.lock_snapshots();
+        log.check_newest_snapshot()?;
         let place = self.applied().clone();
         let Some(last) = place.last_log_id else { return Ok(()) };
         let seq = last.index + 1;
@@ -166,7 +167,8 @@ impl Machine {
         log.rotate().map_err(LogError::from)?;
         let lacking = u64::from(bugs::has(Bug::SnapshotTooOld));
         let replay = log.replay_closed(seq - lacking)?;
-        self.write_snapshot(seq, &place, |writer| write(replay.into(), writer))?;
+        let written = self.write_snapshot(seq, &place, |writer| write(replay.into(), writer));
+        written.map_err(|error| log.find_damage(seq).map_or(error, StoreError::from))?;
         self.0.store.keep_snapshot(seq)
     }
 
@@ -246,8 +248,11 @@ impl Machine {
     /// Ends the leadership. The caller holds `applying`.
     fn follow(&self) -> Result<(), StoreError> {
         self.0.state.follow();
-        let is_stale = self.0.proposals.end() || self.0.state.is_replaced_after_leading();
-        if !is_stale || bugs::has(Bug::UncommittedKept) {
+        if !self.0.proposals.end(self.0.state.is_replaced_after_leading()) {
+            return Ok(());
+        }
+        if bugs::has(Bug::UncommittedKept) {
+            self.0.proposals.restored();
             return Ok(());
         }
         let seq = self.applied().last_log_id.map_or(0, |last| last.index + 1);
@@ -261,6 +266,11 @@ impl Machine {
         let (leading, term) = (self.0.proposals.leading(), id.leader_id.term);
         if leading.is_some_and(|leading| leading < term) {
             self.follow()?;
+        }
+        // openraft continues for a moment after a restore has failed.
+        if self.0.proposals.is_stale() {
+            let why = "it contains what an ended leadership has made, and could not be replaced";
+            return Err(StoreError::State(why.into()));
         }
         match payload {
             EntryPayload::Normal(_) if leading == Some(term) => {
@@ -289,6 +299,23 @@ impl Machine {
         Ok(Some((place, file)))
     }
 
+    /// Returns the newest snapshot, to be sent to another member. Only a snapshot that includes all
+    /// entries that were purged helps it.
+    fn newest_to_send(&self) -> Result<GroupSnapshot, StoreError> {
+        let purged = self.0.store.raft_state().purged;
+        match self.newest() {
+            Ok(Some((meta, file))) if meta.last_log_id >= purged => {
+                return Ok(Snapshot { meta, snapshot: SnapshotData::Stored(file) });
+            }
+            Err(StoreError::Log(error)) if error.is_damage() => {
+                self.0.store.log().check_newest_snapshot()?;
+            }
+            Err(error) => return Err(error),
+            Ok(_) => {}
+        }
+        Ok(Snapshot { meta: SnapshotMeta::default(), snapshot: SnapshotData::Damaged })
+    }
+
     async fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> Result<T, StoreError> + Send + 'static,
@@ -305,6 +332,8 @@ pub enum SnapshotData {
     Stored(SnapshotFile),
     /// A verified file that another member has sent, to be installed.
     Received(SnapshotReceiver),
+    /// The newest snapshot was damaged, and the new one is not made yet.
+    Damaged,
 }
 
 /// A snapshot with its place in the log.
@@ -370,7 +399,7 @@ impl RaftStateMachine<Group> for Machine {
             let _exclusive = machine.applying();
             if machine.0.proposals.leading().is_some() {
                 machine.0.state.follow();
-                machine.0.proposals.end();
+                machine.0.proposals.end(false);
             }
             let seq = match data {
                 SnapshotData::Received(receiver) => {
@@ -379,6 +408,7 @@ impl RaftStateMachine<Group> for Machine {
                     seq
                 }
                 SnapshotData::Stored(file) => file.seq,
+                SnapshotData::Damaged => return Err(StoreError::NoSnapshot),
             };
             machine.restore_snapshot(seq)
         })
@@ -386,8 +416,12 @@ impl RaftStateMachine<Group> for Machine {
     }
 
     async fn get_current_snapshot(&mut self) -> io::Result<Option<GroupSnapshot>> {
-        let newest = self.run_blocking(Self::newest).await?;
-        Ok(newest.map(|(meta, file)| Snapshot { meta, snapshot: SnapshotData::Stored(file) }))
+        if self.0.store.log().newest_snapshot().is_ok_and(|newest| newest.is_none())
+            && self.0.store.raft_state().purged.is_none()
+        {
+            return Ok(None);
+        }
+        self.run_blocking(Self::newest_to_send).await.map(Some)
     }
 }
 

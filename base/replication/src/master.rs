@@ -96,6 +96,7 @@ impl Journal {
             Self::Group(member) => return member.make_snapshot(write),
         };
         let _exclusive = log.lock_snapshots();
+        log.check_newest_snapshot()?;
         let upto = log.rotate().map_err(LogError::from)?;
         if log.newest_snapshot()?.map_or(0, |newest| newest.seq) == upto {
             return Ok(());
@@ -115,6 +116,12 @@ impl Journal {
         make: impl FnOnce() -> Result<(), E> + Send + 'static,
     ) {
         policy.check(self.log(), make);
+    }
+
+    /// Returns once whether a damaged snapshot was dropped, so that a new one must be made, for
+    /// simulations: [`Self::check_snapshots`] does it otherwise.
+    pub fn take_needs_snapshot(&self) -> bool {
+        self.log().take_needs_snapshot()
     }
 
     /// Returns why there is too little space on the disk for a snapshot, if `reserve` bytes must stay

@@ -186,7 +186,7 @@ impl Member {
         let (member, config, address) = (self.clone(), config(timing), address.to_owned());
         let election = *timing.election.end();
         let executor = self.executor();
-        let links = Links::new(transport, executor.clone(), election);
+        let links = Links::new(transport, self.0.store.clone(), election);
         Box::pin(async move {
             let config = Arc::new(config?);
             let Shared { id, store, proposals, running, tasks, .. } = &*member.0;
@@ -353,7 +353,15 @@ impl Member {
         write: impl FnOnce(Replay, &mut SnapshotWriter) -> Result<(), StateError>,
     ) -> Result<(), StoreError> {
         let Some(Running { raft, machine, runtime, .. }) = self.0.running.get() else { return Ok(()) };
-        machine.make_snapshot(write)?;
+        let made = machine.make_snapshot(write);
+        if let Err(StoreError::Log(error)) = &made
+            && error.is_damage()
+            && self.status().peers.iter().any(|peer| peer.is_voter && peer.id != self.id())
+        {
+            // Others have all entries, and this one could not help a member that is behind.
+            self.0.proposals.fail(&format!("the log on the disk of this master is damaged: {error}"));
+        }
+        made?;
         let raft = raft.clone();
         runtime.spawn(async move {
             // An error means that the member has failed, which is known.
@@ -365,17 +373,43 @@ impl Member {
     /// Adds a member, which is started with an empty log. Returns when it has caught up and votes.
     /// If it is silent for long before that, it is removed again. Only the leader can do this.
     pub async fn add(&self, id: u64, address: &str) -> Result<(), ChangeError> {
-        if self.peer(id).is_some_and(|peer| peer.is_voter) {
+        self.add_in_place_of(&[], id, address).await
+    }
+
+    /// Like [`Self::add`], and removes `others` in the same step: members that have lost their log, and
+    /// never vote again.
+    pub async fn add_in_place_of(&self, others: &[u64], id: u64, address: &str) -> Result<(), ChangeError> {
+        let is_left = || self.status().peers.iter().any(|peer| others.contains(&peer.id));
+        if self.peer(id).is_some_and(|peer| peer.is_voter) && !is_left() {
             return Ok(());
         }
         let raft = self.running()?;
         let add = async {
-            raft.add_learner(id, BasicNode::new(address), true).await?;
+            if self.peer(id).is_none_or(|peer| !peer.is_voter) {
+                raft.add_learner(id, BasicNode::new(address), true).await?;
+            }
             // If the log is short, openraft does not wait for a member that has never answered.
             while self.peer(id).and_then(|peer| peer.entries).is_none_or(|entries| entries == 0) {
                 sleep(CONFIRM_RETRY).await;
             }
-            raft.change_membership(ChangeMembers::AddVoterIds([id].into()), false).await?;
+            // Those that an unfinished change leads to.
+            let voters = raft
+                .metrics()
+                .borrow_watched()
+                .membership_config
+                .membership()
+                .get_joint_config()
+                .last()
+                .cloned();
+            let voters = voters.into_iter().flatten().filter(|voter| !others.contains(voter));
+            let voters = voters.chain([id]).collect();
+            raft.change_membership(ChangeMembers::ReplaceAllVoters(voters), false).await?;
+            // Those that did not vote.
+            let left: BTreeSet<u64> = self.status().peers.iter().map(|peer| peer.id).collect();
+            let left: BTreeSet<u64> = left.into_iter().filter(|peer| others.contains(peer)).collect();
+            if !left.is_empty() {
+                raft.change_membership(ChangeMembers::RemoveNodes(left), false).await?;
+            }
             Ok::<_, ChangeError>(())
         };
         tokio::select! {

@@ -7,9 +7,10 @@
 
 use crate::{
     machine::{GroupSnapshot, SnapshotData},
+    store::Store,
     types::{Entry, Group, SnapshotMeta, Vote},
 };
-use journal::{SnapshotFile, executor::Executor};
+use journal::SnapshotFile;
 use openraft::{
     BasicNode, EntryPayload, OptionalSend,
     entry::RaftEntry,
@@ -92,7 +93,7 @@ pub trait Transport: Send + Sync + 'static {
 /// Makes the links to all other members.
 pub(crate) struct Links {
     transport: Arc<dyn Transport>,
-    executor: Executor,
+    store: Store,
     /// How long a link without answers is used.
     patience: Duration,
     silences: HashMap<u64, Arc<Silence>>,
@@ -101,7 +102,8 @@ pub(crate) struct Links {
 /// A link to another member.
 pub(crate) struct Link {
     transport: Arc<dyn Transport>,
-    executor: Executor,
+    /// The log of this member.
+    store: Store,
     to: u64,
     address: String,
     silence: Arc<Silence>,
@@ -157,8 +159,8 @@ impl Silence {
 }
 
 impl Links {
-    pub(crate) fn new(transport: Arc<dyn Transport>, executor: Executor, patience: Duration) -> Self {
-        Self { transport, executor, patience, silences: HashMap::new() }
+    pub(crate) fn new(transport: Arc<dyn Transport>, store: Store, patience: Duration) -> Self {
+        Self { transport, store, patience, silences: HashMap::new() }
     }
 }
 
@@ -168,7 +170,7 @@ impl RaftNetworkFactory<Group> for Links {
     async fn new_client(&mut self, to: u64, node: &BasicNode) -> Link {
         Link {
             transport: Arc::clone(&self.transport),
-            executor: self.executor.clone(),
+            store: self.store.clone(),
             to,
             address: node.addr.clone(),
             silence: Arc::clone(
@@ -195,11 +197,17 @@ impl Link {
         meta: SnapshotMeta,
         file: Arc<SnapshotFile>,
     ) -> Result<Vote, RPCError<Group>> {
+        // The other member would refuse it, again and again.
+        let (executor, store, seq) = (self.store.log().executor(), self.store.clone(), file.seq);
+        let checked = executor.spawn_blocking(move || store.log().check_snapshot(seq)).await;
+        if checked.map_err(unreachable)?.map_err(unreachable)?.is_some() {
+            return Err(unreachable("the snapshot is damaged"));
+        }
         let mut offset = 0;
         loop {
             let message = if offset < file.bytes {
                 let source = Arc::clone(&file);
-                let read = self.executor.spawn_blocking(move || read_part(&source, offset)).await;
+                let read = executor.spawn_blocking(move || read_part(&source, offset)).await;
                 let bytes = read.map_err(unreachable)?.map_err(unreachable)?;
                 let part = SnapshotPart { vote, meta: meta.clone(), offset, bytes };
                 offset += part.bytes.len() as u64;
@@ -310,8 +318,14 @@ impl RaftNetworkV2<Group> for Link {
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _: RPCOption,
     ) -> Result<SnapshotResponse<Group>, StreamingError<Group>> {
-        let SnapshotData::Stored(file) = snapshot.snapshot else {
-            return Err(unreachable("a received snapshot is sent after it is installed").into());
+        let file = match snapshot.snapshot {
+            SnapshotData::Stored(file) => file,
+            SnapshotData::Damaged => {
+                return Err(unreachable("the snapshot was damaged, and a new one is being made").into());
+            }
+            SnapshotData::Received(_) => {
+                return Err(unreachable("a received snapshot is sent after it is installed").into());
+            }
         };
         let send = self.send_snapshot(vote, snapshot.meta, Arc::new(file));
         tokio::select! {
@@ -342,6 +356,7 @@ impl RaftNetworkV2<Group> for Link {
 mod tests {
     use super::*;
     use crate::types::log_id;
+    use journal::{crash::CrashDisk, disk::Disk};
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     /// A member that does not answer. Counts the appends with entries, and those without.
@@ -369,7 +384,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_member_that_is_down_gets_few_entries_and_those_at_once_when_it_is_up() {
         let down = Arc::new(Down::default());
-        let mut links = Links::new(down.clone(), Executor::Threads, Duration::from_millis(800));
+        let disk: Arc<dyn Disk> = Arc::new(CrashDisk::new());
+        let store = Store::open(&disk, 1).unwrap();
+        let mut links = Links::new(down.clone(), store, Duration::from_millis(800));
         let node = BasicNode::new("m2:9400");
         let (mut heartbeats, mut appends) =
             (links.new_client(2, &node).await, links.new_client(2, &node).await);

@@ -274,3 +274,44 @@ async fn refused_repeated_and_unanswered_proposals_leave_no_gap_and_no_duplicate
     }
     assert!(outcomes.iter().all(|count| *count > 10), "{outcomes:?}");
 }
+
+#[tokio::test]
+async fn nothing_is_applied_to_a_state_that_could_not_be_replaced() {
+    let disk = CrashDisk::new();
+    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let store = Store::open_with_memory(&shared, 1, 200).unwrap();
+    let (state, proposals) = (Arc::new(Numbers::default()), Arc::new(Proposals::default()));
+    let mut machine =
+        Machine::open_with_proposals(store.clone(), state.clone(), "m1:9400", Arc::clone(&proposals))
+            .unwrap();
+    let mut log = store.clone();
+    let mut append = async |term, index, payload| {
+        let entry = Entry { log_id: log_id(term, index), payload };
+        let (sender, durable) = Group::oneshot();
+        log.append([entry.clone()], IOFlushed::signal(sender)).await.unwrap();
+        durable.await.unwrap().unwrap();
+        entry
+    };
+    let committed = |number: u64| EntryPayload::Normal(Proposal::of(&[number.to_le_bytes()]));
+    for (term, index, payload) in
+        [(1, 0, EntryPayload::Blank), (1, 1, committed(1)), (2, 2, EntryPayload::Blank)]
+    {
+        let entry = append(term, index, payload).await;
+        machine.apply(tokio_stream::iter([Ok((entry, None))])).await.unwrap();
+    }
+    assert!(machine.begin_leading(2).await.unwrap());
+    state.0.lock().unwrap().0.push(2);
+    proposals.append(&[2_u64.to_le_bytes()]).unwrap();
+    // The entries that lead to the state of a follower cannot be read.
+    let segment = disk.files().keys().find(|name| name.starts_with("edits-")).unwrap().clone();
+    disk.fail_reads(&segment, 0..4096);
+    machine.end_leading(2).await.unwrap_err();
+    let (term, number) = (3, 3);
+    for (index, payload) in [(3, EntryPayload::Blank), (4, committed(number))] {
+        let entry = append(term, index, payload).await;
+        let refused = machine.apply(tokio_stream::iter([Ok((entry, None))])).await.unwrap_err();
+        assert!(refused.to_string().contains("could not be replaced"), "{refused}");
+    }
+    assert_eq!(state.0.lock().unwrap().0, [1, 2]);
+    assert_eq!(machine.applied_state().await.unwrap().0, Some(log_id(2, 2)));
+}

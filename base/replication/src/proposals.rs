@@ -119,7 +119,7 @@ struct Queue {
     newest: u64,
     /// Whether the master must append nothing new, because another one is to lead.
     is_paused: bool,
-    /// Whether the state contains what an ended leadership has appended and what is not committed.
+    /// Whether the state must be replaced, because it contains what an ended leadership has made.
     is_stale: bool,
 }
 
@@ -165,26 +165,32 @@ impl Proposals {
         true
     }
 
-    /// Ends the leadership. Returns whether something that was appended is not committed.
-    pub(crate) fn end(&self) -> bool {
+    /// Ends the leadership. Returns whether the state must be replaced: something that was appended is
+    /// not committed, or `is_always_replaced`.
+    pub(crate) fn end(&self, is_always_replaced: bool) -> bool {
         let mut queue = self.queue();
         let Some(term) = queue.leading.take() else { return false };
         let in_flight = queue.in_flight.take().is_some();
         if in_flight && !std::mem::take(&mut queue.is_refused) {
             queue.unknown_term = term;
         }
-        let is_uncommitted = in_flight || !queue.pending.is_empty();
-        queue.is_stale |= is_uncommitted;
+        let is_stale = is_always_replaced || in_flight || !queue.pending.is_empty();
+        queue.is_stale |= is_stale;
         queue.pending.clear();
         queue.pending_bytes = 0;
         self.progress.send_modify(|progress| progress.is_leading = false);
         self.ended.notify_one();
-        is_uncommitted
+        is_stale
     }
 
     /// The state was replaced by that of the applied entries.
     pub(crate) fn restored(&self) {
         self.queue().is_stale = false;
+    }
+
+    /// Returns whether the state must be replaced before anything is applied to it.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.queue().is_stale
     }
 
     /// Returns whether the state of a master that does not lead is that of the applied entries.

@@ -17,7 +17,10 @@ use journal::{
 pub const FILE_NAME: &str = "RAFT";
 const RAFT: SlotKind =
     SlotKind { name: FILE_NAME, magic: *b"FMTR", value_bytes: 8 + VOTE_BYTES + LOG_ID_BYTES };
-const COMMITTED: SlotKind = SlotKind { name: "RAFT-COMMITTED", magic: *b"FMTK", value_bytes: LOG_ID_BYTES };
+/// Name of the file with the newest entry that is known to be committed.
+pub(crate) const COMMITTED_FILE_NAME: &str = "RAFT-COMMITTED";
+const COMMITTED: SlotKind =
+    SlotKind { name: COMMITTED_FILE_NAME, magic: *b"FMTK", value_bytes: LOG_ID_BYTES };
 
 /// The contents of the file `RAFT`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +67,18 @@ impl RaftFile {
         let Some((file, slot)) = open(disk, RAFT, damaged("no slot is readable"))? else { return Ok(None) };
         let state = RaftState::decode(&slot).ok_or_else(|| damaged("the newest slot cannot be decoded"))?;
         Ok(Some(Self { file, state }))
+    }
+
+    /// Reads the file without a change of it; `None` if it does not exist.
+    pub fn read(disk: &dyn Disk) -> Result<Option<RaftState>, LogError> {
+        let damaged = |what| LogError::Damaged { file: RAFT.name.into(), offset: 0, what };
+        match RAFT.read(disk)? {
+            SlotFileState::Missing => Ok(None),
+            SlotFileState::Valid(slot, ..) => {
+                RaftState::decode(&slot).map(Some).ok_or_else(|| damaged("the newest slot cannot be decoded"))
+            }
+            SlotFileState::Damaged => Err(damaged("no slot is readable")),
+        }
     }
 
     /// Creates the file durably.

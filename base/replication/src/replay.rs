@@ -53,10 +53,18 @@ impl Replay {
     /// Returns the place of the snapshot. Call this once, and before [`Self::next`]. It is an error
     /// if one master has written the snapshot.
     pub(crate) fn place(&mut self) -> Result<SnapshotMeta, StoreError> {
-        let seq = self.snapshot_seq();
         let is_next = std::mem::take(&mut self.place_is_next);
-        let place = match self.inner.next()? {
-            Some(journal::Item::Snapshot(bytes)) if is_next => decode_place(bytes),
+        if is_next {
+            return Self::place_of(&mut self.inner);
+        }
+        Err(StoreError::SnapshotUndecodable { seq: self.snapshot_seq() })
+    }
+
+    /// Returns the place of the snapshot of a group, which is its first record.
+    pub(crate) fn place_of(replay: &mut journal::Replay) -> Result<SnapshotMeta, StoreError> {
+        let seq = replay.snapshot_seq();
+        let place = match replay.next()? {
+            Some(journal::Item::Snapshot(bytes)) => decode_place(bytes),
             _ => None,
         };
         place.ok_or(StoreError::SnapshotUndecodable { seq })

@@ -16,6 +16,7 @@ use journal::{
     Content, Item, Log, LogError, LogFailed, Opened, Recovery, Replay, Seq, SnapshotReceiver,
     bugs::{self, Bug},
     disk::Disk,
+    home::has_journal,
 };
 use openraft::{
     EntryPayload, LogState, OptionalSend, RaftLogReader,
@@ -184,6 +185,14 @@ impl Store {
         if found != node_id {
             return Err(StoreError::OtherMember { found, expected: node_id });
         }
+        let RaftState { vote, purged, .. } = raft_file.state();
+        // A member votes only after its log was created durably.
+        if vote.is_some() || purged.is_some() {
+            let has_journal = has_journal(&**disk)?;
+            if !has_journal {
+                return Err(StoreError::JournalLost);
+            }
+        }
         let opened = Log::open(Arc::clone(disk), Content::Entries, Recovery::Refuse)?;
         opened.report("journal");
         let Opened { log, mut replay, .. } = opened;
@@ -201,20 +210,21 @@ impl Store {
         if raft_file.state().purged > base {
             raft_file.update(|state| state.purged = base)?;
         }
-        if let Some(purged) = raft_file.state().purged {
-            if log.last_seq() <= purged.index {
-                return Err(StoreError::Lost {
-                    last: log.last_seq().saturating_sub(1),
-                    purged: purged.index,
-                });
-            }
+        let committed_file = CommittedFile::open(&**disk)?;
+        let purged = raft_file.state().purged;
+        if let Some(claimed) = purged.max(committed_file.committed())
+            && log.last_seq() <= claimed.index
+        {
+            return Err(StoreError::Lost { claimed: claimed.index });
+        }
+        if let Some(purged) = purged {
             newest.remove_before(purged.index + 1);
         }
         Ok(Self(Arc::new(Shared {
             log,
             raft_state: Mutex::new(raft_file.state()),
             raft_file: Mutex::new(raft_file),
-            committed_file: Mutex::new(CommittedFile::open(&**disk)?),
+            committed_file: Mutex::new(committed_file),
             newest: Mutex::new(newest),
             memory_bytes_max,
             removals: Mutex::default(),

@@ -5,6 +5,7 @@
 use fermata_replication::{
     error::{StateError, StoreError},
     machine::ReplicatedState,
+    master::Journal,
     member::{ChangeError, Member, Peer, Role, Timing},
     network::{AnswerFuture, Message, Transport},
     proposals::NotCommitted,
@@ -492,6 +493,75 @@ async fn a_snapshot_of_several_parts_is_sent_again_after_interruptions() {
     assert!((1..=10).all(|number| numbers.contains(&number)), "{numbers:?}");
     // What the deposed leader has sent is removed, although the new one may send entries only.
     wait_for("the removal", || (!disk.files().keys().any(|name| is_received(name))).then_some(())).await;
+}
+
+/// Returns the names of the snapshots on a disk, oldest first.
+fn snapshots(disk: &CrashDisk) -> Vec<String> {
+    disk.files().into_keys().filter(|name| name.ends_with(".snap")).collect()
+}
+
+/// Flips a bit of a file.
+fn flip(disk: &CrashDisk, name: &str, at: usize) {
+    let mut bytes = disk.files()[name].clone();
+    bytes[at] ^= 1;
+    disk.set_file(name, bytes);
+}
+
+/// Starts a group of which one member lacks entries that the others have purged. Returns its leader
+/// and that member.
+async fn group_with_a_member_behind() -> (Net, BTreeMap<u64, CrashDisk>, u64, u64) {
+    let (net, disks) = group_of_three().await;
+    let (id, leader) = net.wait_for_leader().await;
+    let behind = id % 3 + 1;
+    net.isolate(behind);
+    for number in 6..=20 {
+        leader.append(number).await.unwrap();
+        if number % 5 == 0 {
+            leader.make_snapshot().await.unwrap();
+        }
+    }
+    leader.append(21).await.unwrap();
+    (net, disks, id, behind)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_snapshot_of_the_leader_is_replaced_before_another_member_gets_it() {
+    // In its place in the log, and in a record.
+    for from_end in [false, true] {
+        let (net, disks, id, _) = group_with_a_member_behind().await;
+        let leader = net.master(id);
+        let newest = snapshots(&disks[&id]).pop().unwrap();
+        let length = disks[&id].files()[&newest].len();
+        flip(&disks[&id], &newest, if from_end { length - 24 } else { 60 });
+        net.heal();
+        let journal = Journal::Group(leader.member.clone());
+        wait_for("the damage to be noticed", || journal.take_needs_snapshot().then_some(())).await;
+        assert!(disks[&id].files().contains_key(&format!("{newest}.damaged-1")));
+        leader.make_snapshot().await.unwrap();
+        let numbers = wait_until_equal(&net).await;
+        assert!((1..=21).all(|number| numbers.contains(&number)), "{numbers:?}");
+        leader.member.check().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_without_any_snapshot_that_helps_another_member_ends() {
+    let (net, disks, id, behind) = group_with_a_member_behind().await;
+    let leader = net.master(id);
+    for name in snapshots(&disks[&id]) {
+        flip(&disks[&id], &name, 60);
+    }
+    net.heal();
+    let journal = Journal::Group(leader.member.clone());
+    wait_for("the damage to be noticed", || journal.take_needs_snapshot().then_some(())).await;
+    leader.make_snapshot().await.unwrap_err();
+    let failed = timeout(Duration::from_mins(1), leader.member.failed()).await.unwrap();
+    assert!(failed.to_string().contains("the log on the disk of this master is damaged"), "{failed}");
+    net.stop(id).await;
+    // The third one has all entries.
+    wait_for("another leader", || net.leader().filter(|(other, _)| *other != id)).await;
+    let behind = net.master(behind);
+    wait_for("the entries", || behind.state.lock().unwrap().numbers.contains(&21).then_some(())).await;
 }
 
 /// Runs a group in one thread, in which nothing may wait for a disk or for the lock of a master.

@@ -5,6 +5,9 @@ use std::time::Duration;
 /// A leader that has heard from a majority within this time has not been cut off.
 const CONTACT: Duration = Duration::from_secs(2);
 
+/// The least ID of a member that is not configured: it has taken the place of another one.
+pub const NEW_ID_MIN: u64 = 1 << 32;
+
 /// What a master does in its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemberRole {
@@ -140,12 +143,24 @@ impl Group {
         // A leader knows best who is in the group.
         let best = leading.or_else(|| views().max_by_key(|view| (view.status.term, view.status.applied)));
         let members = best.map(|view| view.status.peers.as_slice()).unwrap_or_default();
-        let asked = answers.iter().map(|(address, answer)| {
-            let member = members.iter().find(|member| member.address == *address);
-            Master::of(address, answer, member, leading)
+        // A member that has lost its log is at the same address as the one that takes its place.
+        let at = |address: &String, answer: &Result<GroupView, String>| {
+            let id = answer.as_ref().ok().and_then(|view| view.id);
+            let mut here = members.iter().filter(|member| member.address == *address);
+            match here.clone().find(|member| Some(member.id) == id) {
+                None if id.is_some_and(|id| id >= NEW_ID_MIN) => None,
+                found => found.or_else(|| here.next()),
+            }
+        };
+        let asked =
+            answers.iter().map(|(address, answer)| Master::of(address, answer, at(address, answer), leading));
+        let is_shown = |member: &&GroupMember| {
+            answers.iter().any(|(address, answer)| at(address, answer).is_some_and(|one| one.id == member.id))
+        };
+        let others = members.iter().filter(|member| !is_shown(member)).map(|member| {
+            let is_lost = answers.iter().any(|(address, _)| *address == member.address);
+            Master::not_asked(member, is_lost)
         });
-        let is_asked = |member: &&GroupMember| answers.iter().any(|(address, _)| *address == member.address);
-        let others = members.iter().filter(|member| !is_asked(member)).map(Master::not_asked);
         let masters: Vec<Master> = asked.chain(others).collect();
         // Until the group is known, all that are configured count.
         let votes = |master: &&Master| master.votes.unwrap_or(members.is_empty());
@@ -190,19 +205,20 @@ impl Master {
         }
     }
 
-    /// A member whose address nobody was asked at.
-    fn not_asked(member: &GroupMember) -> Self {
+    /// A member whose address nobody was asked at, or at whose address another member is, because it
+    /// has lost its log.
+    fn not_asked(member: &GroupMember, is_lost: bool) -> Self {
         Self {
             address: member.address.clone(),
             id: Some(member.id),
-            role: None,
+            role: is_lost.then_some(MemberRole::Down),
             votes: Some(member.is_voter),
             term: None,
             epoch: None,
             applied: None,
             lag: None,
             last_contact: member.last_contact,
-            error: None,
+            error: is_lost.then(|| "has lost its log, and another member takes its place".into()),
         }
     }
 }

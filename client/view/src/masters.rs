@@ -9,6 +9,8 @@ use std::{collections::BTreeMap, fmt::Write as _};
 
 /// The role of a member that was not asked.
 const UNKNOWN: &str = "unknown";
+/// Number of entries that a member may lack without notice: some are always on their way.
+const LAG_MAX: u64 = 100;
 
 /// All masters of a cluster: its NameNodes and its `JobTrackers`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -141,7 +143,10 @@ impl MastersStatus {
                 1 => "one".to_owned(),
                 more => more.to_string(),
             };
-            return format!("no quorum: {up}: nothing is lost; start {missing} of them");
+            return format!(
+                "no quorum: {up}: nothing is lost; start {missing} of them; if their folders are lost, `mrctl masters --help` says \
+                 what to do"
+            );
         }
         let Some(leader) = self.masters.iter().find(|one| Some(&one.address) == self.leader.as_ref()) else {
             return format!("no leader: {up}, and elect one");
@@ -150,6 +155,12 @@ impl MastersStatus {
         for learner in self.masters.iter().filter(|one| one.votes == Some(false)) {
             let name = learner.name.as_ref().unwrap_or(&learner.address);
             let _ = write!(text, "; {name} does not vote yet");
+        }
+        for (one, lag) in self.masters.iter().filter_map(|one| Some((one, one.lag?))) {
+            let name = one.name.as_ref().unwrap_or(&one.address);
+            if lag > LAG_MAX && one.error.is_none() {
+                let _ = write!(text, "; {name} lacks {lag} entries");
+            }
         }
         if self.voters_up == needed && self.voters > 1 {
             text += match kind {
@@ -186,7 +197,7 @@ fn table(masters: &[MasterStatus]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dfs_client::group::{GroupMember, MemberStatus};
+    use dfs_client::group::{GroupMember, MemberStatus, NEW_ID_MIN};
     use std::time::Duration;
 
     const ADDRESSES: [&str; 3] = ["a:1", "b:2", "c:3"];
@@ -251,7 +262,7 @@ mod tests {
             assert_eq!(
                 one.summary,
                 "no quorum: 1 of 3 NameNodes is up (b:2 refused the connection; c:3 silent for 1s): nothing is lost; \
-                 start one of them"
+                 start one of them; if their folders are lost, `mrctl masters --help` says what to do"
             );
         }
         let none = group([Err(REFUSED), Err(REFUSED), Err(REFUSED)]);
@@ -260,7 +271,57 @@ mod tests {
             "{}",
             none.summary
         );
-        assert!(none.summary.ends_with("start 2 of them"), "{}", none.summary);
+        assert!(none.summary.contains("start 2 of them;"), "{}", none.summary);
+    }
+
+    #[test]
+    fn member_that_lacks_much_is_named() {
+        let mut leader = view(1, MemberRole::Leader);
+        leader.status.entries = 200;
+        leader.status.peers[0].entries = Some(200);
+        leader.status.peers[2].entries = Some(150);
+        let follower = |id| Ok(view(id, MemberRole::Follower));
+        let answers = ADDRESSES.map(str::to_owned).into_iter().zip([Ok(leader), follower(2), follower(3)]);
+        let all = MastersStatus::new(Role::NameNode, answers.collect(), &BTreeMap::new());
+        assert_eq!(all.summary, "a:1 leads; 3 of 3 NameNodes are up; b:2 lacks 181 entries");
+    }
+
+    #[test]
+    fn member_that_has_lost_its_log_votes_until_another_takes_its_place() {
+        let new = NEW_ID_MIN + 7;
+        let mut leader = view(1, MemberRole::Leader);
+        leader.status.peers[1].last_contact = None;
+        let answers = |leader: &GroupView, id| {
+            let other = GroupView { id: Some(id), ..view(2, MemberRole::Learner) };
+            let third = view(3, MemberRole::Follower);
+            let all = [Ok(leader.clone()), Ok(other), Ok(third)];
+            let answers = ADDRESSES.map(str::to_owned).into_iter().zip(all).collect();
+            MastersStatus::new(Role::NameNode, answers, &BTreeMap::new())
+        };
+        // It has started, and the leader has not added it yet.
+        let all = answers(&leader, new);
+        assert_eq!((all.voters, all.voters_up, all.masters.len()), (3, 2, 4));
+        assert_eq!((all.masters[1].id, all.masters[1].votes), (Some(new), None));
+        assert_eq!((all.masters[3].id, all.masters[3].role), (Some(2), "down"));
+        let lost = "2 of 3 NameNodes are up (b:2 has lost its log, and another member takes its place)";
+        assert!(all.summary.contains(lost), "{}", all.summary);
+        // It has been added.
+        let learner = GroupMember {
+            id: new,
+            is_voter: false,
+            last_contact: Some(Duration::ZERO),
+            ..leader.status.peers[1].clone()
+        };
+        leader.status.peers.push(learner);
+        let all = answers(&leader, new);
+        assert_eq!((all.voters, all.voters_up, all.masters.len()), (3, 2, 4));
+        assert_eq!((all.masters[1].id, all.masters[1].votes), (Some(new), Some(false)));
+        // It votes, in place of the other one.
+        leader.status.peers.remove(1);
+        leader.status.peers[2].is_voter = true;
+        let all = answers(&leader, new);
+        assert_eq!((all.voters, all.voters_up, all.masters.len()), (3, 3, 3));
+        assert!(all.is_complete(), "{all:?}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use daemon::MasterAddrs;
 use proto::master::{self as pb, ChangeGroupRequest, GroupReply, change_group_request, group_reply};
 use security::{Credentials, Role};
 use std::time::Duration;
-pub use types::group::{Group, GroupMember, GroupView, Master, MemberRole, MemberStatus};
+pub use types::group::{Group, GroupMember, GroupView, Master, MemberRole, MemberStatus, NEW_ID_MIN};
 
 /// How long connecting to a master may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);

@@ -2,9 +2,9 @@
 
 use super::storage::StorageError;
 use daemon::{listen::ListenError, lock::LockError};
-use journal::{DataFolderError, LogFailed};
-use peers::leader::NoAddress;
-use replication::{error::StoreError, member::StartError};
+use journal::LogFailed;
+use peers::{folder::FolderError, leader::NoAddress};
+use replication::member::StartError;
 use security::SecurityError;
 use std::{io, path::PathBuf};
 
@@ -19,24 +19,16 @@ pub enum NameNodeError {
     Storage(#[from] StorageError),
     /// The folder of a member of a group cannot be used.
     #[error(transparent)]
-    Folder(#[from] DataFolderError),
+    Folder(#[from] FolderError),
     /// The folder belongs to a member of a group.
     #[error(
-        "folder {0} belongs to a member of a group of NameNodes: set namenode.member to the ID of that member"
+        "folder {0} belongs to a member of a group of NameNodes: set namenode.member to the ID of that member, or first remove \
+         the others from the group (`mrctl masters remove`)"
     )]
     IsMember(PathBuf),
-    /// Recovery was requested for a member of a group.
-    #[error(
-        "--recover is for one NameNode: a member that has lost part of its edit log must not vote; remove it from its \
-         group, and start it with an empty folder and another namenode.member"
-    )]
-    RecoverMember,
     /// Other members cannot reach a member.
     #[error(transparent)]
     NoAddress(#[from] NoAddress),
-    /// The edit log of a member cannot be used.
-    #[error("edit log: {0}")]
-    Store(#[from] StoreError),
     /// The member cannot be started.
     #[error("{0}")]
     Start(#[from] StartError),

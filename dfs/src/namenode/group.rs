@@ -3,7 +3,7 @@
 //!
 //! The folder of the first member is that of one NameNode, which has made a snapshot. Another member
 //! begins with an empty folder: it asks the NameNodes that it knows, and the leader adds it and
-//! sends it everything.
+//! sends it everything. `peers::folder` decides what a folder is, also of a member that has lost it.
 
 use super::{
     driver::Driver,
@@ -13,14 +13,13 @@ use super::{
 };
 use daemon::config::{Config, NameNodeConfig};
 use journal::{
-    DataFolderError, Recovery,
+    Recovery,
     bugs::{self, Bug},
     codec,
-    disk::{Disk, RealDisk},
-    home,
 };
 use peers::{
     GroupName,
+    folder::{FolderError, MemberFolder, OpenFolder},
     join::NewMember,
     membership::Membership,
     service::{PeerService, PeersServer},
@@ -31,13 +30,11 @@ use replication::{
     machine::ReplicatedState,
     master::Journal,
     member::{Member, Timing},
-    raft_file::{self, RaftFile},
     replay::Replay,
-    store::Store,
     types::{LogId, Proposal},
 };
 use security::{Credentials, Role};
-use std::{io, path::Path, sync::Arc};
+use std::sync::Arc;
 
 /// A member whose folder is open.
 pub(super) struct Group {
@@ -47,12 +44,14 @@ pub(super) struct Group {
     /// Addresses of masters that may know the group.
     masters: Vec<String>,
     pub(super) membership: Membership,
+    /// Description of edits that were lost.
+    pub(super) lost: Option<String>,
     credentials: Credentials,
 }
 
 impl Group {
     /// Opens the folder of a member, which the others reach at `address`. Waits for the leader of
-    /// the group if the folder is empty.
+    /// the group if the folder is empty, or its log is damaged.
     pub(super) async fn open(
         config: &Config,
         recovery: Recovery,
@@ -60,39 +59,21 @@ impl Group {
     ) -> Result<Self, NameNodeError> {
         let settings = &config.namenode;
         let credentials = Credentials::of_daemon(config, Role::NameNode)?;
-        let as_new = NewMember { id: settings.member, address, role: Role::NameNode };
-        let masters = settings.join.clone();
-        let known = home::cluster_id(&settings.dir)?;
-        if known.is_none() {
-            // A member that asks to join makes its edit log first.
-            home::check_new(OWNER, &settings.dir, &[OWNER.folder])?;
-        }
-        let folder = settings.dir.join(OWNER.folder);
-        // This creates the folder, which the folder of one NameNode does not have before `VERSION`.
-        let open_disk = || RealDisk::open(folder.clone()).map(|disk| Arc::new(disk) as Arc<dyn Disk>);
-        let is_member =
-            folder.exists() && RaftFile::open(&*open_disk()?).map_err(StoreError::from)?.is_some();
-        if is_member && recovery != Recovery::Refuse {
-            return Err(NameNodeError::RecoverMember);
-        }
-        let (store, cluster_id) = if known.is_none() && !masters.is_empty() {
-            let cluster_id = as_new.ask_until_known(&masters, &credentials).await;
-            let store = Store::open(&open_disk()?, settings.member)?;
-            home::set_cluster_id(&settings.dir, &cluster_id)?;
-            (store, cluster_id)
-        } else {
-            if !is_member {
-                found(open_disk, settings, recovery)?;
-            }
-            let cluster_id = home::cluster_id(&settings.dir)?.ok_or_else(|| {
-                DataFolderError::VersionMissing { folder: settings.dir.clone(), log: OWNER.log }
-            })?;
-            (Store::open(&open_disk()?, settings.member)?, cluster_id)
-        };
+        let folder = member_folder(config, recovery, address);
+        let opened = folder
+            .open(
+                &credentials,
+                |recovery| close_one_master(settings, recovery),
+                |replay, writer| storage::write_snapshot(replay, writer, &settings.dir, settings.retry_cache),
+            )
+            .await?;
+        let OpenFolder { store, cluster_id, lost } = opened;
         let member = Member::new(store);
         let configured = config.cluster.namenode.iter().cloned();
         let membership = Membership::new(Role::NameNode, member.clone(), configured);
-        Ok(Self { member, cluster_id, as_new, masters, membership, credentials })
+        let masters = folder.others();
+        let as_new = NewMember { id: member.id(), ..folder.member };
+        Ok(Self { member, cluster_id, as_new, masters, membership, lost, credentials })
     }
 
     fn name(&self) -> GroupName {
@@ -117,24 +98,40 @@ impl Group {
     }
 }
 
-/// Returns whether the folder of a NameNode belongs to a member of a group.
-pub(super) fn is_member_folder(folder: &Path) -> bool {
-    folder.join(OWNER.folder).join(raft_file::FILE_NAME).exists()
+fn member_folder(config: &Config, recovery: Recovery, address: String) -> MemberFolder<'_> {
+    let settings = &config.namenode;
+    MemberFolder {
+        owner: OWNER,
+        dir: &settings.dir,
+        member: NewMember { id: settings.member, address, role: Role::NameNode },
+        join: &settings.join,
+        masters: &config.cluster.namenode,
+        recovery,
+    }
 }
 
-/// Makes the folder of one NameNode, which is initialised if it is empty, that of the first member
-/// of a group. Blocks.
-fn found(
-    open_disk: impl FnOnce() -> io::Result<Arc<dyn Disk>>,
-    settings: &NameNodeConfig,
-    recovery: Recovery,
-) -> Result<(), NameNodeError> {
-    let Storage { log, namespace, .. } = Storage::open(&settings.dir, recovery, settings)?;
+/// Makes the folder of the only member of a group that of one NameNode; does nothing if it is not that
+/// of a member. Blocks.
+pub(super) fn leave_if_alone(config: &Config) -> Result<(), NameNodeError> {
+    let settings = &config.namenode;
+    let folder = member_folder(config, Recovery::Refuse, String::new());
+    let left = folder.leave_if_alone(|replay, writer| {
+        storage::write_snapshot(replay, writer, &settings.dir, settings.retry_cache)
+    });
+    left.map_err(|error| match error {
+        FolderError::Store(StoreError::OthersVote(_)) => NameNodeError::IsMember(settings.dir.clone()),
+        error => error.into(),
+    })
+}
+
+/// Opens the folder of one NameNode, which is initialised if it is empty, makes a snapshot, and closes
+/// it. Returns a description of the edits that were lost. Blocks.
+fn close_one_master(settings: &NameNodeConfig, recovery: Recovery) -> Result<Option<String>, NameNodeError> {
+    let Storage { log, namespace, lost } = Storage::open(&settings.dir, recovery, settings)?;
     let journal = Journal::Single(log);
     storage::snapshot(&journal, namespace.cluster_id(), settings.retry_cache)?;
     journal.close()?;
-    drop(journal);
-    Ok(Store::found(&open_disk()?, settings.member)?)
+    Ok(lost)
 }
 
 impl ReplicatedState for Driver {

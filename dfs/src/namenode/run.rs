@@ -77,6 +77,7 @@ impl Opened {
         let lock = FolderLock::acquire(&settings.dir, "namenode")?;
         let addr = listener.local_addr()?;
         let (driver, lost, group) = if settings.member == 0 {
+            group::leave_if_alone(config)?;
             let (driver, lost) = open_one(environment, settings, recovery)?;
             (driver, lost, None)
         } else {
@@ -85,7 +86,7 @@ impl Opened {
                 opened = Group::open(config, recovery, address) => opened?,
                 () = stop_signal() => return Ok(None),
             };
-            (open_member(&group, environment, settings).await?, None, Some(group))
+            (open_member(&group, environment, settings).await?, group.lost.clone(), Some(group))
         };
         Ok(Some(Self { driver, lost, group, listener, addr, guard, lock }))
     }
@@ -174,9 +175,6 @@ fn open_one(
     recovery: Recovery,
 ) -> Result<(Arc<Driver>, Option<String>), NameNodeError> {
     let started = environment.started;
-    if group::is_member_folder(&settings.dir) {
-        return Err(NameNodeError::IsMember(settings.dir.clone()));
-    }
     let Storage { log, namespace, lost } = Storage::open(&settings.dir, recovery, settings)?;
     tracing::info!(
         records = log.last_seq(),
@@ -202,7 +200,7 @@ async fn open_member(
     let driver = Arc::new(Driver::new(state, journal, environment, settings));
     group.start(driver.clone()).await?;
     tracing::info!(
-        member = settings.member,
+        member = group.member.id(),
         entries = driver.journal().last_seq(),
         seconds = started.elapsed().as_secs_f64(),
         cluster = group.cluster_id,

@@ -12,11 +12,11 @@ use super::{
 };
 use daemon::config::NameNodeConfig;
 use journal::{
-    AppendError, DataFolder, DataFolderError, Log, LogFailed, Owner, Recovery, backup::Parts, codec,
-    disk::Disk,
+    AppendError, DataFolder, DataFolderError, Log, LogFailed, Owner, Recovery, SnapshotWriter, backup::Parts,
+    codec, disk::Disk,
 };
 use replication::{
-    error::StoreError,
+    error::{StateError, StoreError},
     master::Journal,
     replay::{Item, Replay},
     store::Store,
@@ -224,16 +224,28 @@ fn finish(
 
 /// Writes a snapshot of all records so far. Blocks, so it should run on its own thread.
 pub fn snapshot(journal: &Journal, cluster_id: &str, retry_cache: usize) -> Result<(), StorageError> {
-    journal.make_snapshot(|replay, writer| {
-        let namespace = load(replay, cluster_id, retry_cache)?;
-        let mut buffer = Vec::new();
-        for item in namespace.items() {
-            buffer.clear();
-            codec::encode_into(&item, &mut buffer);
-            writer.push(&buffer)?;
-        }
-        Ok(())
-    })?;
+    journal.make_snapshot(|replay, writer| write_items(&load(replay, cluster_id, retry_cache)?, writer))?;
+    Ok(())
+}
+
+/// Writes the snapshot of the namespace of a folder to which `replay` leads. Blocks.
+pub(super) fn write_snapshot(
+    replay: Replay,
+    writer: &mut SnapshotWriter,
+    folder: &Path,
+    retry_cache: usize,
+) -> Result<(), StateError> {
+    let cluster_id = journal::home::cluster_id(folder)?.ok_or("the file VERSION is missing")?;
+    write_items(&load(replay, &cluster_id, retry_cache)?, writer)
+}
+
+fn write_items(namespace: &Namespace, writer: &mut SnapshotWriter) -> Result<(), StateError> {
+    let mut buffer = Vec::new();
+    for item in namespace.items() {
+        buffer.clear();
+        codec::encode_into(&item, &mut buffer);
+        writer.push(&buffer)?;
+    }
     Ok(())
 }
 

@@ -7,13 +7,9 @@ use crate::{
     leftovers, output, starts,
     writable::{self, NotWritable, Obstacle},
 };
-use dfs_client::{
-    ClientError,
-    error::Kind,
-    ids::{Start, StartId},
-};
+use dfs_client::{ClientError, error::Kind, ids::Start};
 use mrcore::{
-    Cluster, Event, Time, fact,
+    Cluster, Event, Time,
     ids::JobId,
     job::{Job, JobState},
 };
@@ -74,7 +70,9 @@ impl Driver {
         if self.journal.member().is_none() {
             return starts::record(&self.config().dir, start, report).await;
         }
-        let before = |cluster: &Cluster| cluster.starts().before(as_fact(start)).map(from_fact).collect();
+        let before = |cluster: &Cluster| {
+            cluster.starts().before(starts::to_fact(start)).map(starts::from_fact).collect()
+        };
         Ok(self.peek(before))
     }
 
@@ -83,7 +81,7 @@ impl Driver {
     async fn record_accepted(&self, leadership: Leadership) {
         let start = leadership.start;
         if self.journal.member().is_some() {
-            self.handle_in(leadership, Event::StartAccepted { start: as_fact(start) }).await;
+            self.handle_in(leadership, Event::StartAccepted { start: starts::to_fact(start) }).await;
         } else {
             let accepted = starts::change(&self.config().dir, move |folder| starts::accept(folder, start));
             starts::shorten(accepted.await);
@@ -224,13 +222,4 @@ impl Driver {
         let state = state.as_ref().filter(|_| writable::has_output_to_write(job))?;
         Some(state.describe(self.files.namenodes(), self.now()))
     }
-}
-
-/// Returns a start as facts contain it.
-fn as_fact(Start { epoch, id }: Start) -> fact::Start {
-    fact::Start { epoch, id: id.0 }
-}
-
-fn from_fact(fact::Start { epoch, id }: fact::Start) -> Start {
-    Start { epoch, id: StartId(id) }
 }

@@ -8,9 +8,10 @@ use crate::{
     driver::{Driver, DriverParts, FIRST_STATE},
     error::Refusal,
     files::Files,
-    group::found_on,
+    group::{found_on, write_without_starts},
     history::HistoryWriter,
     opened::Opened,
+    starts,
     storage::{self, Storage},
 };
 use daemon::{Period, config::Config};
@@ -43,6 +44,7 @@ use replication::{
     master::Journal,
     member::{Member, Timing},
     network::{AnswerFuture, Message, Transport},
+    recovery,
     store::Store,
 };
 use security::Role;
@@ -722,6 +724,45 @@ async fn backup_of_a_leader_is_the_journal_of_one_jobtracker() {
     let storage = Storage::open_log(disk, CLUSTER.into(), Recovery::Refuse).unwrap();
     let one = Opened::replay(&settings(folder.path()), storage).unwrap();
     assert_eq!(digest(one.replayed.core.cluster()), leader.peek(|cluster| digest(cluster)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_member_becomes_one_jobtracker_and_then_the_first_of_another_group() {
+    let net = Net::new();
+    let disk = CrashDisk::new();
+    found(&disk, &net.settings(1), &[]);
+    net.start(1, &disk).await;
+    net.submit(RequestId(1), Duration::from_mins(1)).await.unwrap();
+    let (_, leader) = net.wait_for_leader().await;
+    let (start, epoch) = (leader.leadership().unwrap().start, leader.newest_epoch());
+    net.stop(1).await;
+    let folder = tempfile::tempdir().unwrap();
+    let member: Arc<dyn Disk> = Arc::new(disk);
+    let one: Arc<dyn Disk> = Arc::new(CrashDisk::new());
+    let left = recovery::leave(&member, &one, Recovery::Refuse, |replay, writer| {
+        write_without_starts(replay, writer, folder.path())
+    });
+    assert_eq!(left.unwrap(), None);
+    assert!(starts::read(folder.path()).unwrap().contains(&start), "the NameNode may have accepted it");
+    let open = || {
+        let storage = Storage::open_log(one.clone(), CLUSTER.into(), Recovery::Refuse).unwrap();
+        let opened = Opened::replay(&settings(folder.path()), storage).unwrap();
+        let cluster = opened.replayed.core.cluster();
+        assert_eq!((cluster.jobs().count(), cluster.epoch() >= epoch), (1, true));
+        opened
+    };
+    let recorded = |opened: &Opened| opened.replayed.core.cluster().starts().iter().collect::<Vec<_>>();
+    assert_eq!(recorded(&open()), [], "they are in the file");
+    // The first of another group has the starts of the file, and no others.
+    let other = Start { epoch: 0, id: StartId(7) };
+    for earlier in [&[other][..], &[]] {
+        let Opened { log, replayed, blueprint, .. } = open();
+        found_on(log, &replayed, &blueprint, earlier).unwrap();
+        assert_eq!(
+            recorded(&open()),
+            earlier.iter().map(|start| starts::to_fact(*start)).collect::<Vec<_>>()
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

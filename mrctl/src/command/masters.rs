@@ -2,6 +2,7 @@
 
 #![allow(clippy::doc_markdown, reason = "doc comments here are help text, where backticks would be printed")]
 
+use super::offline;
 use crate::output;
 use anyhow::{Result, anyhow, bail};
 use clap::ValueEnum;
@@ -9,7 +10,7 @@ use clusters::locate::Target;
 use daemon::Period;
 use dfs_client::group::{ChangeResult, GroupChange, GroupClient};
 use security::Role;
-use std::{process::ExitCode, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 use tokio::time::{Instant, sleep};
 
 /// How long one request may take. A transfer waits twice for 1.5 s.
@@ -23,6 +24,11 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// lacks, and CONTACT the time since the leader has heard from it; only the leader knows these. The
 /// exit code is 0 if one of each kind leads and a majority follows it, so that files can be read and
 /// written and jobs run.
+///
+/// A master that has lost its folder, or a part of its log, gets everything from the others of its kind
+/// when it is started again. If a majority has lost its folders, stop all, compare those that are left
+/// with --offline, and continue with the one that has most: `mrctl up --recover NAME`. What only the
+/// lost ones have acknowledged is lost.
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -32,6 +38,7 @@ const PAUSE: Duration = Duration::from_millis(500);
     mrctl masters add host4:9400\n  \
     mrctl masters remove host2:9400\n  \
     mrctl masters replace host2:9400 host4:9400\n  \
+    mrctl masters --offline DIR1 DIR2    compare the folders of stopped masters of a kind\n  \
     mrctl up --masters 3 --detach        start three masters of each kind (experimental)"
 )]
 pub(crate) struct Args {
@@ -40,6 +47,10 @@ pub(crate) struct Args {
     /// How long to wait for the answers
     #[arg(long, value_name = "TIME", default_value = "2s")]
     within: Period,
+    /// Read the folders of masters that do not run, and name the one that has most: the one to
+    /// recover if a majority has lost its folders
+    #[arg(long, value_name = "DIR", num_args = 1..)]
+    offline: Vec<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -123,6 +134,9 @@ impl Of {
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     if let Some(change) = args.change {
         return make(change, target).await;
+    }
+    if !args.offline.is_empty() {
+        return offline::run(&args.offline, args.json);
     }
     let all = target.all_masters(args.within.0).await?;
     if args.json {

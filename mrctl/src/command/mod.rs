@@ -15,6 +15,7 @@ pub(crate) mod masters;
 pub(crate) mod membership;
 pub(crate) mod new;
 pub(crate) mod nodes;
+mod offline;
 mod outputs;
 pub(crate) mod provenance;
 pub(crate) mod renew;

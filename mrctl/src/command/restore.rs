@@ -9,7 +9,7 @@ use crate::output::{self, Meter};
 use anyhow::{Context, Result, bail};
 use clusters::{
     folder::dir_flag,
-    local::{Layout, Overrides, lock},
+    local::{Layout, Overrides, lock, unused_name},
     locate::state_folder,
 };
 use daemon::lock::{FolderLock, LockError};
@@ -26,7 +26,9 @@ use std::{
 /// Restore the NameNode and the JobTracker from a backup
 ///
 /// Verifies the backup and writes it to the folders of the masters, which must be stopped: those of
-/// the cluster of `mrctl up`, or those that are given. Files and jobs since the backup are lost.
+/// the cluster of `mrctl up`, or those that are given. Of several masters of a kind, the first is
+/// restored, and the others join it with empty folders at the next start. Files and jobs since the
+/// backup are lost.
 /// Blocks of files that were deleted since are missing: after the next start, `mrctl fs fsck /`
 /// lists them. Blocks that were written since are kept on the nodes and not used, and `mrctl fs
 /// report` counts them (`future_blocks`), unless --delete-newer-blocks is given.
@@ -87,6 +89,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         }
     }
     check_space(&targets)?;
+    if let Some(cluster) = &cluster {
+        clear_other_masters(cluster, &manifest, args.replace)?;
+    }
     targets.iter_mut().try_for_each(|target| target.prepare(&made, args.delete_newer_blocks))?;
     copy(&targets, &args).context("the restore is not complete: run it again with --replace")?;
     let seconds = started.elapsed().as_secs_f64();
@@ -135,16 +140,37 @@ fn folders(args: &Args) -> Result<Folders> {
         return Ok((given, None));
     }
     let cluster = state_folder(args.dir.as_deref())?;
-    let Layout { config, masters, .. } = Layout::prepare(&cluster, &Overrides::default())?;
-    if masters > 1 {
-        bail!(
-            "{} has {masters} NameNodes, and a group cannot be restored yet: restore to another folder with --dir, which then \
-             has one NameNode",
-            cluster.display()
-        );
-    }
+    let Layout { config, .. } = Layout::prepare(&cluster, &Overrides::default())?;
     create_folder(&cluster)?;
     Ok((vec![("jobtracker", config.jobtracker.dir), ("namenode", config.namenode.dir)], Some(cluster)))
+}
+
+/// If the cluster has several masters of a kind, the first one is restored: the others must join it with
+/// empty folders. Their old folders are renamed before anything is restored, so that the old group can
+/// never run beside the restored master.
+fn clear_other_masters(cluster: &Path, manifest: &Manifest, replace: bool) -> Result<()> {
+    let mut layout = Layout::prepare(cluster, &Overrides::default())?;
+    if layout.masters == 1 {
+        return Ok(());
+    }
+    let founders = [Layout::namenode(), Layout::jobtracker()].into_iter();
+    let founders = founders.filter(|role| manifest.masters.iter().any(|master| master.daemon == role.name));
+    let founders: Vec<_> = founders.map(|role| (layout.other_folders(role.kind), role)).collect();
+    let mut locks = Vec::new();
+    for folder in founders.iter().flat_map(|(folders, _)| folders) {
+        if !replace {
+            return Err(not_empty(folder));
+        }
+        locks.push(lock_folder("other master", folder)?);
+    }
+    founders.iter().try_for_each(|(_, founder)| layout.begin_forming(founder))
+}
+
+fn not_empty(folder: &Path) -> anyhow::Error {
+    anyhow::anyhow!(
+        "{} is not empty: with --replace it is renamed and kept, and a new folder is restored",
+        folder.display()
+    )
 }
 
 /// The folder of a master that is being restored. It is locked.
@@ -168,19 +194,14 @@ impl<'a> TargetFolder<'a> {
                 fs::read_dir(&folder).with_context(|| format!("cannot read {shown}"))?.flatten();
             Ok(!entries.any(|entry| with_lock || entry.file_name() != "LOCK"))
         };
-        let not_empty = || {
-            anyhow::anyhow!(
-                "{shown} is not empty: with --replace it is renamed and kept, and a new folder is restored"
-            )
-        };
         // A folder that is not of a daemon gets no lock file.
         if !replace && !is_empty(true)? && !folder.join("LOCK").exists() {
-            return Err(not_empty());
+            return Err(not_empty(&folder));
         }
-        let lock = lock_folder(master, &folder)?;
+        let lock = lock_folder(master.title(), &folder)?;
         let is_empty = is_empty(false)?;
         if !replace && !is_empty {
-            return Err(not_empty());
+            return Err(not_empty(&folder));
         }
         Ok(Self { master, folder, is_empty, lock, kept: None })
     }
@@ -199,7 +220,7 @@ impl<'a> TargetFolder<'a> {
             create_folder(&self.folder)?;
             let mode = fs::metadata(&kept)?.permissions();
             fs::set_permissions(&self.folder, mode)?;
-            self.lock = lock_folder(self.master, &self.folder)?;
+            self.lock = lock_folder(self.master.title(), &self.folder)?;
             self.kept = Some(kept);
         }
         journal::home::begin_restore(&self.folder, &format!("the backup of {made}"), drop_newer)?;
@@ -225,22 +246,14 @@ impl<'a> TargetFolder<'a> {
     }
 }
 
-fn lock_folder(master: &MasterBackup, folder: &Path) -> Result<FolderLock> {
+fn lock_folder(title: &str, folder: &Path) -> Result<FolderLock> {
     FolderLock::acquire(folder, "mrctl restore").map_err(|error| match error {
         LockError::InUse { path, holder } => anyhow::anyhow!(
-            "cannot restore the {}: {} is in use by {holder}; stop it first (`mrctl down`)",
-            master.title(),
+            "cannot restore the {title}: {} is in use by {holder}; stop it first (`mrctl down`)",
             path.display()
         ),
         error @ LockError::Io { .. } => error.into(),
     })
-}
-
-/// Returns a name beside a folder that is not in use.
-fn unused_name(folder: &Path) -> PathBuf {
-    let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let names = (1..).map(|number| folder.with_file_name(format!("{name}.replaced-{number}")));
-    names.into_iter().find(|path| !path.exists()).expect("a number is not in use")
 }
 
 /// Bytes that must stay free on a disk after a restore.

@@ -41,7 +41,12 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 ///
 /// With --masters 3 the cluster survives the loss of a namenode and of a jobtracker: those of each
 /// kind are a group, in which a majority must run. This is experimental: use it for trials only.
-/// `mrctl masters` shows which ones lead.
+/// `mrctl masters` shows which ones lead. A later start may have another number. A master that has
+/// lost its folder gets everything from the others of its kind.
+///
+/// If a majority of a kind has lost its folders, --recover makes a new group of one that is left, with
+/// everything in its folder; the others join it with empty folders. What only the lost ones have
+/// acknowledged is lost, so choose with `mrctl masters --offline`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl up                                   run until Ctrl-C\n  \
@@ -49,7 +54,8 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(500);
     mrctl up --nodes 6 --racks 2 --replication 3 --detach\n  \
     mrctl up --config my.toml --detach         use your own settings\n  \
     mrctl up --open --detach                   allow clients without credentials\n  \
-    mrctl up --masters 3 --detach              three masters of each kind (experimental)\n\n\
+    mrctl up --masters 3 --detach              three masters of each kind (experimental)\n  \
+    mrctl up --recover namenode2 --detach      two of three namenodes have lost their folders\n\n\
     `jobtracker --print-config` prints all settings with their defaults.")]
 pub(crate) struct Args {
     /// Number of nodes, each with a datanode and a tasktracker [default: 3, or as before in this
@@ -81,6 +87,9 @@ pub(crate) struct Args {
     /// Start without the old jobs if the folder of the jobtracker is missing or empty
     #[arg(long, value_name = "DAEMON", value_parser = ["jobtracker"])]
     format: Option<String>,
+    /// Start this namenode or jobtracker once with its flag --recover, before all others
+    #[arg(long, value_name = "NAME")]
+    recover: Vec<String>,
     /// Port of the namenode [default: that of the last start, else a free port]
     #[arg(long, value_name = "PORT")]
     namenode_port: Option<u16>,
@@ -119,6 +128,7 @@ impl Args {
             || self.block_size.is_some()
             || self.namenode_port.is_some()
             || self.gateway_port.is_some()
+            || !self.recover.is_empty()
             || numbers.into_iter().any(Option::is_some)
             || names.into_iter().any(Option::is_some)
     }
@@ -148,6 +158,7 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
         shadow: args.shadow,
         gateway_port: args.gateway_port,
         temporary: false,
+        recover: args.recover,
     };
     // Refuse invalid settings before anything is created or started.
     Layout::prepare(&args.dir, &overrides)?.check_masters(args.format.is_some())?;

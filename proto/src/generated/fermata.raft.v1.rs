@@ -17,6 +17,10 @@ pub struct JoinRequest {
 pub struct JoinReply {
     #[prost(string, tag = "1")]
     pub cluster_id: ::prost::alloc::string::String,
+    /// The ID of the caller has voted, and what it has acknowledged is lost: it must ask again with an
+    /// ID that no member has had. It then takes the place of the member at its address.
+    #[prost(bool, tag = "2")]
+    pub needs_new_id: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Frame {

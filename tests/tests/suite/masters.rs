@@ -6,8 +6,13 @@ use serde_json::Value;
 use std::{
     fs,
     io::Write,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -129,14 +134,8 @@ fn three_namenodes_keep_files_ports_and_number_across_a_restart() {
     write_files(&cluster.path("in"), 20);
     cluster.mrctl(&["fs", "put", "-r", "in", "/in"]);
     cluster.mrctl(&["down"]);
-    for (flag, why) in [
-        ("1", "this number cannot be changed yet"),
-        ("5", "this number cannot be changed yet"),
-        ("2", "must be 1, 3 or 5"),
-    ] {
-        let refused = cluster.refused(2, &["up", "--detach", "--masters", flag]);
-        assert!(refused.contains(why) && refused.trim_end().lines().count() == 1, "{refused}");
-    }
+    let refused = cluster.refused(2, &["up", "--detach", "--masters", "2"]);
+    assert!(refused.contains("must be 1, 3 or 5") && refused.trim_end().lines().count() == 1, "{refused}");
     let refused = cluster.refused(2, &["up", "--detach", "--namenode-port", "9"]);
     assert!(refused.contains("keeps its port"), "{refused}");
 
@@ -228,7 +227,7 @@ fn without_a_majority_commands_fail_in_time_and_work_when_one_is_back() {
         shown.stdout.contains("no quorum: 1 of 3 NameNodes is up (").then_some(shown.stdout)
     });
     let summary = shown.lines().find(|line| line.starts_with("no quorum: ")).unwrap();
-    assert!(summary.ends_with("): nothing is lost; start one of them"), "{shown}");
+    assert!(summary.contains("): nothing is lost; start one of them; if their folders are lost"), "{shown}");
     let health = cluster.refused(1, &["health", "namenode"]);
     assert!(health.contains("no quorum: 1 of 3"), "{health}");
     let status = cluster.try_mrctl(&["status"]);
@@ -316,33 +315,333 @@ fn other_namenodes_are_started_while_the_first_is_not_ready() {
     cluster.mrctl(&["down"]);
 }
 
+fn folder(cluster: &Cluster, name: &str) -> PathBuf {
+    cluster.path(&format!(".fermata/data/{name}"))
+}
+
+fn id_of(all: &Value, name: &str) -> u64 {
+    let list = all["masters"].as_array().expect("a list");
+    let one = list.iter().find(|one| one["name"] == name).expect("it is in the list");
+    one["id"].as_u64().expect("its ID is known")
+}
+
+/// Flips a bit in the middle of the newest segment of a journal.
+fn damage_newest_segment(journal: &Path) {
+    let names = fs::read_dir(journal).unwrap().map(|entry| entry.unwrap().path());
+    let segments = names.filter(|path| path.extension().is_some_and(|extension| extension == "log"));
+    let with_records = segments.filter(|path| fs::metadata(path).unwrap().len() > 200);
+    let newest = with_records.max().expect("there is a segment with records");
+    let mut bytes = fs::read(&newest).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(newest, bytes).unwrap();
+}
+
 #[test]
-fn namenode_without_its_folder_does_not_start_and_the_others_serve() {
+fn namenode_with_a_lost_folder_or_a_damaged_log_gets_everything_from_the_others() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, masters: 3, ..Up::default() });
     fs::write(cluster.path("file"), "some bytes").unwrap();
     cluster.mrctl(&["fs", "put", "file", "/file"]);
+    await_all(&cluster);
+    let lost = "namenode starts empty, and gets everything from the others";
+    // While the others serve, and it may lead.
     cluster.mrctl(&["chaos", "kill", "namenode"]);
-    fs::remove_dir_all(cluster.path(".fermata/data/namenode")).unwrap();
-    let why = "namenode is not started, because a NameNode that has lost its folder must not vote";
-    let refused = cluster.refused(1, &["chaos", "restart", "namenode"]);
-    assert!(refused.contains(why), "{refused}");
-    let up = cluster.try_mrctl(&["up"]);
-    assert!(up.code == 1 && up.stderr.contains(why), "{}{}", up.stdout, up.stderr);
-    assert_eq!(cluster.mrctl(&["fs", "cat", "/file"]), "some bytes");
+    fs::remove_dir_all(folder(&cluster, "namenode")).unwrap();
+    let restarted = cluster.try_mrctl(&["chaos", "restart", "namenode"]);
+    assert!(restarted.code == 0 && restarted.stderr.contains(lost), "{}", restarted.stderr);
+    let all = await_all(&cluster);
+    assert!(id_of(&all, "namenode") > u64::from(u32::MAX), "it votes with a new ID: {all}");
+    // It has everything: it and one other are enough.
+    cluster.mrctl(&["chaos", "kill", "namenode2"]);
+    eventually("two NameNodes serve", || {
+        (cluster.try_mrctl(&["fs", "cat", "/file"]).stdout == "some bytes").then_some(())
+    });
+    cluster.mrctl(&["fs", "mkdir", "/while-two"]);
+    cluster.mrctl(&["up"]);
+    await_all(&cluster);
 
+    // At a start, with a damaged log, and another time.
     cluster.mrctl(&["down"]);
+    damage_newest_segment(&folder(&cluster, "namenode").join("edits"));
+    cluster.mrctl(&["up", "--detach"]);
+    let again = await_all(&cluster);
+    assert_ne!(id_of(&again, "namenode"), id_of(&all, "namenode"), "{again}");
+    let names = fs::read_dir(folder(&cluster, "namenode").join("edits")).unwrap();
+    let names: Vec<String> = names.map(|name| name.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(names.iter().any(|name| name == "RAFT.damaged-1"), "{names:?}");
+    cluster.mrctl(&["down"]);
+    fs::remove_dir_all(folder(&cluster, "namenode3")).unwrap();
     let up = cluster.try_mrctl(&["up", "--detach"]);
-    assert!(up.code == 0 && up.stderr.contains(why), "{}{}", up.stdout, up.stderr);
+    assert!(up.code == 0 && up.stderr.contains("namenode3 starts empty"), "{}{}", up.stdout, up.stderr);
+    await_all(&cluster);
     assert_eq!(cluster.mrctl(&["fs", "cat", "/file"]), "some bytes");
-    let all = masters(&cluster);
-    let namenodes = group(&all, "namenode");
-    assert_eq!((&namenodes["serves"], &namenodes["voters_up"]), (&true.into(), &2.into()), "{all}");
+    cluster.mrctl(&["fs", "ls", "/while-two"]);
 
     // Without a majority of the folders nothing is started.
     cluster.mrctl(&["down"]);
-    fs::remove_dir_all(cluster.path(".fermata/data/namenode2")).unwrap();
+    for name in ["namenode", "namenode2"] {
+        fs::remove_dir_all(folder(&cluster, name)).unwrap();
+    }
     let refused = cluster.refused(1, &["up", "--detach"]);
     assert!(refused.contains("is missing or empty (1 more of 3 NameNodes)"), "{refused}");
+    assert!(refused.contains("`mrctl up --recover NAME`"), "{refused}");
+}
+
+/// Runs a job without input. Returns its ID.
+fn run_job(cluster: &Cluster, output: &str) -> String {
+    let out = cluster.mrctl(&["submit", "teragen", "--output", output, "--conf", "rows=10", "--json"]);
+    let status: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"));
+    assert_eq!(status["state"], "succeeded", "{status}");
+    status["job"].as_str().unwrap().to_owned()
+}
+
+/// Waits until the JobTracker that leads answers, and checks that it knows these jobs.
+fn check_jobs(cluster: &Cluster, jobs: &[String]) {
+    let known = eventually("the jobs are listed", || {
+        let out = cluster.try_mrctl(&["jobs", "--json"]);
+        (out.code == 0).then_some(out.stdout)
+    });
+    let known: Value = serde_json::from_str(&known).unwrap();
+    for job in jobs {
+        let found = known.as_array().unwrap().iter().find(|one| one["job"] == job.as_str());
+        assert!(found.is_some_and(|found| found["state"] == "succeeded"), "{job}: {known}");
+        assert!(cluster.mrctl(&["history", job]).contains("job-ended"), "{job}");
+    }
+}
+
+#[test]
+fn jobtracker_with_a_lost_folder_or_a_damaged_log_gets_all_jobs_from_the_others() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, masters: 3, ..Up::default() });
+    let mut jobs = vec![run_job(&cluster, "/first")];
+    await_all_of(&cluster, "jobtracker");
+    // While the others serve.
+    cluster.mrctl(&["chaos", "kill", "jobtracker"]);
+    fs::remove_dir_all(folder(&cluster, "jobtracker")).unwrap();
+    jobs.push(run_job(&cluster, "/while-two"));
+    let up = cluster.try_mrctl(&["up"]);
+    let lost = "jobtracker starts empty, and gets everything from the others";
+    assert!(up.code == 0 && up.stderr.contains(lost), "{}{}", up.stdout, up.stderr);
+    let all = await_all_of(&cluster, "jobtracker");
+    assert!(id_of(&all, "jobtracker") > u64::from(u32::MAX), "it has a new ID: {all}");
+    // It has everything: it and one other are enough.
+    cluster.mrctl(&["chaos", "kill", "jobtracker2"]);
+    check_jobs(&cluster, &jobs);
+    jobs.push(run_job(&cluster, "/other-two"));
+    cluster.mrctl(&["up"]);
+    await_all_of(&cluster, "jobtracker");
+
+    // At a start, with a damaged log.
+    cluster.mrctl(&["down"]);
+    damage_newest_segment(&folder(&cluster, "jobtracker3").join("journal"));
+    cluster.mrctl(&["up", "--detach"]);
+    let all = await_all_of(&cluster, "jobtracker");
+    assert!(id_of(&all, "jobtracker3") > u64::from(u32::MAX), "it has a new ID: {all}");
+    check_jobs(&cluster, &jobs);
+    cluster.mrctl(&["down"]);
+
+    // A majority has lost its folders.
+    for name in ["jobtracker", "jobtracker2"] {
+        fs::remove_dir_all(folder(&cluster, name)).unwrap();
+    }
+    let refused = cluster.refused(1, &["up", "--detach"]);
+    assert!(refused.contains("is missing or empty (1 more of 3 JobTrackers)"), "{refused}");
+    assert!(refused.contains("`mrctl up --recover NAME`"), "{refused}");
+    let left = folder(&cluster, "jobtracker3");
+    let compared = cluster.json(&["masters", "--offline", left.to_str().unwrap()]);
+    assert_eq!(compared["best"], left.to_str().unwrap(), "{compared}");
+    let up = cluster.try_mrctl(&["up", "--detach", "--recover", "jobtracker3"]);
+    assert_eq!(up.code, 0, "{}{}", up.stdout, up.stderr);
+    await_all_of(&cluster, "jobtracker");
+    check_jobs(&cluster, &jobs);
+    jobs.push(run_job(&cluster, "/recovered"));
+    cluster.mrctl(&["chaos", "kill", &leader_of(&cluster, "jobtracker")]);
+    check_jobs(&cluster, &jobs);
+    jobs.push(run_job(&cluster, "/end"));
+    check_jobs(&cluster, &jobs);
+    assert!(left.join("journal.replaced-1").is_dir(), "the journal of the old group is kept");
+    cluster.mrctl(&["down"]);
+}
+
+/// Puts small files, one after the other, until it is stopped. Returns those that were acknowledged.
+fn put_until(cluster: &Cluster, stop: &AtomicBool, acknowledged: &Mutex<Vec<String>>) {
+    for number in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let local = cluster.path(&format!("load-{number}"));
+        fs::write(&local, format!("file {number}\n").repeat(100)).unwrap();
+        let at = format!("/load/{number}");
+        if cluster.try_mrctl(&["fs", "put", local.to_str().unwrap(), &at]).code == 0 {
+            acknowledged.lock().unwrap().push(at);
+        }
+    }
+}
+
+fn check_load(cluster: &Cluster, acknowledged: &[String]) {
+    for at in acknowledged {
+        let number = at.rsplit('/').next().unwrap();
+        assert_eq!(cluster.mrctl(&["fs", "cat", at]), format!("file {number}\n").repeat(100), "{at}");
+    }
+}
+
+#[test]
+fn group_continues_with_the_best_folder_when_a_majority_is_lost() {
+    let cluster = Cluster::up(Up { nodes: 2, masters: 3, settings: SETTINGS, ..Up::default() });
+    let before = await_all(&cluster);
+    cluster.mrctl(&["fs", "mkdir", "/load"]);
+    let (stop, acknowledged) = (AtomicBool::new(false), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        scope.spawn(|| put_until(&cluster, &stop, &acknowledged));
+        eventually("some files", || (acknowledged.lock().unwrap().len() > 15).then_some(()));
+        // One of them has less than the others.
+        let [first, second] = others(&leader(&cluster));
+        cluster.mrctl(&["chaos", "kill", first]);
+        let count = acknowledged.lock().unwrap().len();
+        eventually("more files", || (acknowledged.lock().unwrap().len() > count + 5).then_some(()));
+        cluster.mrctl(&["chaos", "kill", &leader(&cluster)]);
+        cluster.mrctl(&["chaos", "kill", second]);
+        stop.store(true, Ordering::Relaxed);
+    });
+    let acknowledged = acknowledged.into_inner().unwrap();
+    cluster.mrctl(&["down"]);
+
+    let names = ["namenode", "namenode2", "namenode3"];
+    let folders = names.map(|name| folder(&cluster, name).to_str().unwrap().to_owned());
+    let offline: Vec<&str> =
+        ["masters", "--offline"].into_iter().chain(folders.iter().map(String::as_str)).collect();
+    let compared = cluster.json(&offline);
+    let best = compared["best"].as_str().unwrap();
+    assert!(compared["folders"].as_array().unwrap().iter().all(|one| one["problem"].is_null()), "{compared}");
+    assert_eq!(compared["folders"][0]["voters"].as_array().unwrap().len(), 3, "{compared}");
+    assert!(cluster.mrctl(&offline).contains(&format!("{best} has most")));
+    let best = names[folders.iter().position(|folder| folder == best).unwrap()];
+    for lost in names.iter().filter(|name| **name != best) {
+        fs::remove_dir_all(folder(&cluster, lost)).unwrap();
+    }
+    let refused = cluster.refused(1, &["up", "--detach"]);
+    assert!(refused.contains("`mrctl up --recover NAME`"), "{refused}");
+    let refused = cluster.refused(2, &["up", "--detach", "--recover", "namenode4"]);
+    assert!(refused.contains("there is no such master"), "{refused}");
+
+    let up = cluster.try_mrctl(&["up", "--detach", "--recover", best]);
+    assert_eq!(up.code, 0, "{}{}", up.stdout, up.stderr);
+    let after = await_all(&cluster);
+    let epoch = |all: &Value| list(all)[0]["epoch"].as_u64();
+    assert!(epoch(&after) > epoch(&before).map(|epoch| epoch + 1000), "the epoch is from the clock: {after}");
+    println!("{} files were acknowledged; {best} was recovered", acknowledged.len());
+    check_load(&cluster, &acknowledged);
+    // It is a group of three again, also at the next start.
+    cluster.mrctl(&["chaos", "kill", &leader(&cluster)]);
+    cluster.mrctl(&["fs", "mkdir", "/after"]);
+    cluster.mrctl(&["down"]);
+    cluster.mrctl(&["up", "--detach"]);
+    await_all(&cluster);
+    check_load(&cluster, &acknowledged[..3]);
+    cluster.mrctl(&["fs", "ls", "/after"]);
+    let kept = cluster.path(&format!(".fermata/data/{best}/edits.replaced-1"));
+    assert!(kept.is_dir(), "the journal of the old group is kept");
+}
+
+#[test]
+fn one_master_of_each_kind_becomes_three_and_one_again() {
+    let cluster = Cluster::up(Up { nodes: 2, ..Up::default() });
+    write_files(&cluster.path("in"), 20);
+    let get = |from: &str| {
+        let _absent = fs::remove_dir_all(cluster.path("out"));
+        cluster.mrctl(&["fs", "get", "-r", from, "out"]);
+        assert_equal_folders(&cluster.path("in"), &cluster.path("out"));
+    };
+    let put = |to: &str| drop(cluster.mrctl(&["fs", "put", "-r", "in", to]));
+    put("/one");
+    let mut jobs = vec![run_job(&cluster, "/job1")];
+    cluster.mrctl(&["down"]);
+    cluster.mrctl(&["up", "--detach", "--masters", "3"]);
+    await_all(&cluster);
+    await_all_of(&cluster, "jobtracker");
+    get("/one");
+    put("/three");
+    jobs.push(run_job(&cluster, "/job3"));
+    cluster.mrctl(&["chaos", "kill", &leader(&cluster)]);
+    cluster.mrctl(&["chaos", "kill", &leader_of(&cluster, "jobtracker")]);
+    get("/three");
+    check_jobs(&cluster, &jobs);
+    jobs.push(run_job(&cluster, "/job-of-two"));
+    cluster.mrctl(&["up"]);
+    await_all(&cluster);
+    await_all_of(&cluster, "jobtracker");
+    // Any of them may lead, and another one stays.
+    cluster.mrctl(&["masters", "transfer", list(&masters(&cluster))[2]["address"].as_str().unwrap()]);
+    put("/again");
+    cluster.mrctl(&["down"]);
+
+    cluster.mrctl(&["up", "--detach", "--masters", "1"]);
+    let one = masters(&cluster);
+    for (daemon, title) in [("namenode", "NameNode"), ("jobtracker", "JobTracker")] {
+        let summary = group(&one, daemon)["summary"].as_str().unwrap();
+        assert!(summary.starts_with(&format!("one {title}, at")), "{one}");
+    }
+    check_jobs(&cluster, &jobs);
+    jobs.push(run_job(&cluster, "/job-alone"));
+    for at in ["/one", "/three", "/again"] {
+        get(at);
+    }
+    put("/alone");
+    for name in ["namenode3", "jobtracker3"] {
+        let kept = folder(&cluster, &format!("{name}.replaced-1"));
+        assert!(kept.is_dir() && !folder(&cluster, name).exists(), "{name}");
+    }
+    cluster.mrctl(&["down"]);
+    // A stop in between changes nothing.
+    cluster.mrctl(&["up", "--detach"]);
+    cluster.mrctl(&["down"]);
+
+    cluster.mrctl(&["up", "--detach", "--masters", "3"]);
+    await_all(&cluster);
+    let three = await_all_of(&cluster, "jobtracker");
+    for name in ["namenode", "jobtracker"] {
+        assert!(id_of(&three, name) > u64::from(u32::MAX), "it is the first of another group: {three}");
+    }
+    check_jobs(&cluster, &jobs);
+    for at in ["/one", "/three", "/again", "/alone"] {
+        get(at);
+    }
+    cluster.mrctl(&["chaos", "kill", &leader(&cluster)]);
+    cluster.mrctl(&["chaos", "kill", &leader_of(&cluster, "jobtracker")]);
+    put("/end");
+    jobs.push(run_job(&cluster, "/job-end"));
+    check_jobs(&cluster, &jobs);
+    cluster.mrctl(&["down"]);
+}
+
+#[test]
+fn backup_of_a_group_is_restored_to_a_group() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, masters: 3, ..Up::default() });
+    fs::write(cluster.path("file"), "some bytes").unwrap();
+    cluster.mrctl(&["fs", "put", "file", "/file"]);
+    let jobs = [run_job(&cluster, "/job")];
+    await_all(&cluster);
+    cluster.mrctl(&["backup", "monday"]);
+    cluster.mrctl(&["fs", "put", "file", "/after"]);
+    run_job(&cluster, "/job-after");
+    cluster.mrctl(&["down"]);
+    let refused = cluster.refused(1, &["restore", "monday"]);
+    assert!(refused.contains("is not empty: with --replace"), "{refused}");
+    cluster.mrctl(&["restore", "monday", "--replace"]);
+    for name in ["namenode", "namenode2", "namenode3", "jobtracker", "jobtracker2", "jobtracker3"] {
+        assert!(folder(&cluster, &format!("{name}.replaced-1")).is_dir(), "{name}");
+    }
+    assert!(!folder(&cluster, "namenode2").exists() && !folder(&cluster, "jobtracker2").exists());
+    cluster.mrctl(&["up", "--detach"]);
+    await_all(&cluster);
+    await_all_of(&cluster, "jobtracker");
+    check_jobs(&cluster, &jobs);
+    run_job(&cluster, "/job-restored");
+    assert_eq!(cluster.mrctl(&["fs", "cat", "/file"]), "some bytes");
+    assert!(cluster.refused(1, &["fs", "cat", "/after"]).contains("/after"));
+    cluster.mrctl(&["chaos", "kill", &leader(&cluster)]);
+    cluster.mrctl(&["fs", "put", "file", "/new"]);
+    cluster.mrctl(&["up"]);
+    await_all(&cluster);
 }
 
 /// Returns the checksums of the parts of an output, by path.

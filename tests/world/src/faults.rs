@@ -36,7 +36,7 @@ impl Faults {
             let id = 1 + simulation.below(NAMENODES);
             let leader = all.leader().map_or(id, |leader| leader.place);
             let victim = if simulation.chance(600) { leader } else { id };
-            let fault = simulation.below(18);
+            let fault = simulation.below(19);
             simulation.note("fault", [fault, victim]);
             match fault {
                 0 | 17 => isolate(all, leader),
@@ -89,6 +89,8 @@ impl Faults {
                     simulation.note(what, [*damaged]);
                     all.damage(*damaged, damage);
                 }
+                18 if simulation.chance(300) => all.lose_folder(*damaged),
+                18 => all.damage_snapshot(*damaged),
                 _ => nodes.crash(simulation.below(nodes.count() as u64) as usize),
             }
             if simulation.chance(200) {
@@ -102,7 +104,7 @@ impl Faults {
 
     /// Ends all faults, and waits until all members of the group run.
     pub(crate) async fn heal(&self) {
-        let Self { all, nodes, damaged } = self;
+        let Self { all, nodes, .. } = self;
         all.network.end_faults();
         for id in 1..=NAMENODES {
             all.cancel_disk_faults(id);
@@ -111,9 +113,6 @@ impl Faults {
         for at in 0..nodes.count() {
             nodes.restart(at);
         }
-        // A leader does not notice that its snapshot is damaged before it starts again (fault 35 of the
-        // plan), and its followers refuse it.
-        all.stop(*damaged).await;
         while !all.is_complete() {
             self.restart(1000).await;
             sleep(Duration::from_millis(50)).await;
@@ -164,7 +163,7 @@ impl Faults {
             // It may crash while it starts.
             if !all.lose_writes(id, survive(all)) {
                 assert!(id == self.damaged, "NameNode {id} does not start: {why}");
-                return all.exchange(id).await;
+                all.exchange(id);
             }
         }
     }

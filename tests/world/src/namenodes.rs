@@ -20,8 +20,9 @@ use replication::{
     error::StateError,
     machine::ReplicatedState,
     master::Journal,
-    member::{ChangeError, Member, Timing},
+    member::{Member, Timing},
     network::{AnswerFuture, Message, Transport},
+    recovery,
     replay::Replay,
     store::Store,
     types::{LogId, Proposal},
@@ -80,6 +81,8 @@ struct Machine {
     member: u64,
     disk: CrashDisk,
     executor: Executor,
+    /// Whether its member has never been started.
+    is_new: bool,
     /// Whether its member was exchanged and is not added to the group yet.
     must_join: bool,
     running: Option<Arc<Running>>,
@@ -170,6 +173,7 @@ impl NameNodes {
                 member: id,
                 disk: CrashDisk::simulated(executor.clone()),
                 executor,
+                is_new: true,
                 must_join: false,
                 running: None,
                 clock: Arc::default(),
@@ -218,8 +222,10 @@ impl NameNodes {
 
     /// Starts a NameNode on its disk. An error is why it refuses its folder.
     pub(crate) async fn start(&self, place: u64) -> Result<(), String> {
-        let (id, disk) = (self.machine(place, |machine| machine.member), self.disk(place));
-        let member = Member::new(Store::open(&disk, id).map_err(|error| error.to_string())?);
+        let (id, is_new) = self.machine(place, |machine| (machine.member, machine.is_new));
+        let disk = self.disk(place);
+        let opened = if is_new { Store::open(&disk, id) } else { recovery::open_with_bugs(&disk, id) };
+        let member = Member::new(opened.map_err(|error| error.to_string())?);
         let (environment, config) = (self.environment(place), config());
         let state = State::following(Settings::from(&config), Namespace::new(CLUSTER), environment.now());
         let driver = Arc::new(Driver::new(state, Journal::Group(member.clone()), environment, &config));
@@ -245,12 +251,17 @@ impl NameNodes {
             return Err(error.to_string());
         }
         is_started.store(true, Ordering::Relaxed);
+        let all = self.clone();
         let ticks = tokio::spawn(async move {
             let mut ticks = interval(TICK);
             loop {
                 ticks.tick().await;
                 // It fails if its disk has.
                 let _failed = driver.tick();
+                if driver.journal().take_needs_snapshot() {
+                    all.simulation.count("damaged snapshot dropped");
+                    all.snapshot(place).await;
+                }
             }
         });
         *running.ticks.lock().unwrap_or_else(PoisonError::into_inner) = Some(ticks);
@@ -261,19 +272,28 @@ impl NameNodes {
             ending.is_dead.store(true, Ordering::Relaxed);
         });
         self.simulation.note("start", [id]);
-        self.machine(place, |machine| machine.running = Some(running));
+        self.machine(place, |machine| (machine.running, machine.is_new) = (Some(running), false));
         Ok(())
     }
 
-    /// Gives a machine an empty disk and a new member, which [`Self::join`] adds to the group.
-    pub(crate) async fn exchange(&self, place: u64) {
+    /// Gives a machine whose log is damaged or lost a new member, which [`Self::join`] adds to the group.
+    /// It fails if the disk does.
+    pub(crate) fn exchange(&self, place: u64) {
+        if recovery::reset(&*self.disk(place)).is_err() {
+            return;
+        }
         self.machine(place, |machine| {
             machine.member += MEMBERS;
-            machine.disk = CrashDisk::simulated(machine.executor.clone());
-            machine.must_join = true;
+            (machine.is_new, machine.must_join) = (true, true);
         });
         self.simulation.count("member exchanged after damage");
-        self.start(place).await.expect("a new member starts");
+    }
+
+    /// Ends the process of a NameNode, and deletes all its files.
+    pub(crate) fn lose_folder(&self, place: u64) {
+        self.crash(place, Survive::Everything);
+        self.machine(place, |machine| machine.disk = CrashDisk::simulated(machine.executor.clone()));
+        self.simulation.count("folder lost");
     }
 
     /// Adds the members that were exchanged, in place of those that they replace. A failure is tried
@@ -282,15 +302,10 @@ impl NameNodes {
         for place in 1..=MEMBERS {
             let (must_join, id) = self.machine(place, |machine| (machine.must_join, machine.member));
             let Some(leader) = self.leader().filter(|_| must_join) else { continue };
-            let changing = async {
-                leader.member.add(id, &address(place)).await?;
-                for peer in leader.member.status().peers {
-                    if peer.id != id && place_of(peer.id) == place {
-                        leader.member.remove(peer.id).await?;
-                    }
-                }
-                Ok::<_, ChangeError>(())
-            };
+            let peers = leader.member.status().peers.into_iter().map(|peer| peer.id);
+            let others: Vec<u64> = peers.filter(|peer| *peer != id && place_of(*peer) == place).collect();
+            let own = address(place);
+            let changing = leader.member.add_in_place_of(&others, id, &own);
             if let Ok(Ok(())) = timeout(Duration::from_secs(3), changing).await {
                 self.simulation.note("joined", [id]);
                 self.machine(place, |machine| machine.must_join = false);
@@ -347,6 +362,20 @@ impl NameNodes {
     pub(crate) fn damage(&self, place: u64, damage: Damage) {
         let seed = self.simulation.random();
         self.machine(place, |machine| machine.disk.damage(damage, seed));
+    }
+
+    /// Flips a bit of the newest snapshot of a NameNode.
+    pub(crate) fn damage_snapshot(&self, place: u64) {
+        let seed = self.simulation.random();
+        self.machine(place, |machine| {
+            let files = machine.disk.files();
+            if let Some((name, bytes)) = files.iter().rfind(|(name, _)| name.ends_with(".snap")) {
+                let mut bytes = bytes.clone();
+                let at = seed as usize % bytes.len();
+                bytes[at] ^= 1;
+                machine.disk.set_file(name, bytes);
+            }
+        });
     }
 
     /// Lets the disk of a NameNode fail in the middle of its `operations`-th change from now on.

@@ -31,14 +31,16 @@ use tokio::{
 };
 
 /// Events that are rare, and that many runs together must contain.
-pub const RARE_EVENTS: [&str; 20] = [
+pub const RARE_EVENTS: [&str; 22] = [
     "bad sector",
     "bit rot",
     "block copied",
     "commands of a deposed leader refused",
     "crash at a start",
+    "damaged snapshot dropped",
     "deletions dropped",
     "disk failed in the middle of its work",
+    "folder lost",
     "follower crashed",
     "leader asked another to lead",
     "leader crashed",

@@ -34,9 +34,14 @@ impl Starts {
         self.0.contains(&start)
     }
 
+    /// Returns all starts.
+    pub fn iter(&self) -> impl Iterator<Item = Start> + '_ {
+        self.0.iter().copied()
+    }
+
     /// Returns all starts before this one.
     pub fn before(&self, start: Start) -> impl Iterator<Item = Start> + '_ {
-        self.0.iter().copied().take_while(move |one| one.epoch < start.epoch)
+        self.iter().take_while(move |one| one.epoch < start.epoch)
     }
 }
 

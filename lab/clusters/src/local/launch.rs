@@ -7,8 +7,9 @@
 //! terminal stops no daemon.
 
 use super::{
-    layout::{Layout, OtherPorts, Role, is_empty},
+    layout::{Layout, MASTER_KINDS, OtherPorts, Role, is_empty},
     masters::ask_masters,
+    members::{change_members, joining},
     process::{Identity, cpu_seconds, end_processes, memory_bytes},
     state::{ClusterState, Daemon, Kind},
 };
@@ -27,9 +28,9 @@ use std::{
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
-use view::output::Usage;
+use view::{masters::MasterStatus, output::Usage};
 
-const READY_TIMEOUT: Duration = Duration::from_mins(1);
+pub(super) const READY_TIMEOUT: Duration = Duration::from_mins(1);
 /// How long mrctl waits before it prints what it is waiting for.
 const NOTICE_AFTER: Duration = Duration::from_secs(5);
 /// How long to wait for the end of safemode after all DataNodes have reported. No further blocks
@@ -145,7 +146,7 @@ impl Launch {
         self.tolerate(owned)
     }
 
-    async fn start_jobtracker(&mut self) -> Result<()> {
+    pub(super) async fn start_jobtracker(&mut self) -> Result<()> {
         if self.layout.masters > 1 {
             self.state.jobtracker = self.layout.config.cluster.jobtracker.to_string();
             return self.start_group(Kind::Jobtracker).await;
@@ -186,6 +187,7 @@ impl Launch {
     /// Starts only the NameNodes and waits until they serve.
     pub async fn start_namenodes(mut layout: Layout, port: Option<u16>) -> Result<Self> {
         let port = port.filter(|port| *port != 0);
+        layout = Box::pin(change_members(layout, port)).await?;
         check_group_ports(&layout, port)?;
         let ports = choose_ports(port, layout.ports)?;
         let others = choose_other_ports(&layout, ports)?;
@@ -194,9 +196,7 @@ impl Launch {
         }
         layout.make()?;
         layout.write_config(ports, others)?;
-        let state = ClusterState::default();
-        let (warnings, children) = (Vec::new(), Vec::new());
-        let mut launch = Self { layout, state, warnings, children, keep: false, tolerant: false };
+        let mut launch = Self::of(layout);
         if launch.layout.masters == 1 {
             launch.spawn(&Layout::namenode())?;
             launch.state.namenode = launch.await_daemon(0, Instant::now() + READY_TIMEOUT).await?;
@@ -207,17 +207,24 @@ impl Launch {
         Ok(launch)
     }
 
+    /// Prepares a launch that has started nothing yet.
+    pub(super) fn of(layout: Layout) -> Self {
+        let (state, warnings, children) = (ClusterState::default(), Vec::new(), Vec::new());
+        Self { layout, state, warnings, children, keep: false, tolerant: false }
+    }
+
     /// Starts the masters of a group. If it has started completely before, a majority suffices.
     async fn start_group(&mut self, kind: Kind) -> Result<()> {
-        let is_new = self.layout.is_new_group(kind);
-        let is_lost = |role: &Role| self.layout.is_lost_member(role);
-        let roles: Vec<Role> = self.layout.masters_of(kind).filter(|role| !is_lost(role)).collect();
         let first = self.state.daemons.len();
+        // The one that forms the group, which the others join, is started first.
+        let (founder, others): (Vec<_>, Vec<_>) =
+            self.layout.masters_of(kind).partition(|role| self.layout.is_founder(role));
+        let has_founder = !founder.is_empty();
+        let roles: Vec<Role> = founder.into_iter().chain(others).collect();
         let mut failures = Vec::new();
         for role in &roles {
             self.spawn(role)?;
-            // The first one forms a new group, which the others join.
-            if is_new && self.state.daemons.len() == first + 1 {
+            if has_founder && self.state.daemons.len() == first + 1 {
                 self.await_daemon(first, Instant::now() + READY_TIMEOUT).await?;
             }
         }
@@ -227,14 +234,17 @@ impl Launch {
                 failures.push((at, error));
             }
         }
-        let is_enough = !is_new && self.layout.is_majority(roles.len() - failures.len());
+        let up = roles.len() - failures.len();
+        let is_enough = self.layout.formatted && (has_founder || self.layout.is_majority(up));
+        let is_complete = failures.is_empty();
         for (at, error) in failures {
             if !is_enough {
                 return Err(error);
             }
             self.warnings.push(describe_failure(&self.state.daemons[at]));
         }
-        Box::pin(await_masters(&self.layout, &self.state, kind)).await
+        Box::pin(await_masters(&self.layout, &self.state, kind)).await?;
+        if is_complete { self.layout.end_forming(kind) } else { Ok(()) }
     }
 
     /// Kills the NameNode and starts it again on another port, because another process may have
@@ -322,6 +332,11 @@ impl Launch {
     }
 
     fn spawn(&mut self, role: &Role) -> Result<()> {
+        self.spawn_with(role, &[])
+    }
+
+    /// Starts a daemon with additional flags.
+    pub(super) fn spawn_with(&mut self, role: &Role, flags: &[&str]) -> Result<()> {
         let layout = &self.layout;
         let mut daemon = Daemon {
             name: role.name.clone(),
@@ -333,7 +348,7 @@ impl Launch {
             log: layout.log(role),
             log_before: 0,
             ready_file: layout.ready_file(role),
-            args: layout.args(role),
+            args: layout.args(role).into_iter().chain(flags.iter().map(|flag| (*flag).to_owned())).collect(),
         };
         self.children.push(spawn_process(&mut daemon)?);
         self.state.daemons.push(daemon);
@@ -341,7 +356,7 @@ impl Launch {
     }
 
     /// Waits until the daemon with index `at` is ready. Returns its address.
-    async fn await_daemon(&mut self, at: usize, deadline: Instant) -> Result<String> {
+    pub(super) async fn await_daemon(&mut self, at: usize, deadline: Instant) -> Result<String> {
         let addr = await_ready(&self.state.daemons[at], deadline).await?;
         self.state.daemons[at].addr.clone_from(&addr);
         self.state.save(&self.layout.folder)?;
@@ -392,14 +407,14 @@ impl Drop for Launch {
 /// Starts a daemon again with its recorded arguments, waits until it is ready, and records its new
 /// process.
 pub async fn restart(folder: &Path, state: &mut ClusterState, name: &str, kind: Kind) -> Result<()> {
+    let masters = if kind == Kind::Jobtracker { &state.jobtracker } else { &state.namenode }.clone();
     let daemon = state.find(name, Some(kind))?;
     if daemon.is_member() && is_empty(&daemon.dir) {
-        bail!(
-            "{} is missing or empty: {name} is not started, because a {} that has lost its folder must not vote; mount or \
-             restore the folder",
-            daemon.dir.display(),
-            if kind == Kind::Jobtracker { "JobTracker" } else { "NameNode" }
+        eprintln!(
+            "mrctl: warning: {} is missing or empty: {name} starts empty, and gets everything from the others",
+            daemon.dir.display()
         );
+        daemon.args = joining(std::mem::take(&mut daemon.args), &masters)?;
     }
     // Drop the handle: the process outlives this one and is identified by its PID from now on.
     drop(spawn_process(state.find(name, Some(kind))?)?);
@@ -428,20 +443,17 @@ pub async fn await_masters(layout: &Layout, state: &ClusterState, kind: Kind) ->
     if layout.masters == 1 {
         return Ok(());
     }
-    let cluster = &layout.config.cluster;
-    let (role, addrs) = match kind {
-        Kind::Jobtracker => (security::Role::JobTracker, &cluster.jobtracker),
-        _ => (security::Role::NameNode, &cluster.namenode),
-    };
+    let (role, addrs) = layout.group(kind);
     let mut waiting = TimedWait::until(Instant::now() + READY_TIMEOUT);
     loop {
         let all = ask_masters(role, addrs, credentials(layout)?, Some(state), ANSWER_TIMEOUT).await?;
         let votes = |daemon: &Daemon| {
-            all.masters.iter().any(|one| one.address == daemon.addr && one.votes == Some(true))
+            let is_it = |one: &&MasterStatus| one.address == daemon.addr && one.error.is_none();
+            all.masters.iter().filter(is_it).any(|one| one.votes == Some(true))
         };
         let is_ready =
             |daemon: &&Daemon| !daemon.addr.is_empty() && daemon.is_running() && !daemon.is_frozen();
-        if all.serves && state.masters_of(kind).filter(is_ready).all(votes) {
+        if all.serves && (layout.removes_last || state.masters_of(kind).filter(is_ready).all(votes)) {
             return Ok(());
         }
         if waiting.is_over() {
@@ -557,18 +569,14 @@ fn choose_ports(asked: Option<u16>, before: Option<[u16; 2]>) -> Result<[u16; 2]
     Ok([namenode, choose([jobtracker, next], Some(namenode))?])
 }
 
-/// Returns the ports of the second and the following masters: those of the last start, or free ones.
+/// Returns the ports of the second and the following masters: those of the last start, and free ones.
 fn choose_other_ports(layout: &Layout, taken: [u16; 2]) -> Result<OtherPorts> {
     let mut all = layout.other_ports.clone();
-    for kind in [Kind::Namenode, Kind::Jobtracker] {
-        if all.of(kind).is_empty() {
-            let mut taken = [&taken[..], &all.namenode, &all.jobtracker].concat();
-            let known = taken.len();
-            for _ in 1..layout.masters {
-                taken.push(find_free_port(std::iter::empty(), &taken)?);
-            }
-            let chosen = taken.split_off(known);
-            if kind == Kind::Jobtracker { all.jobtracker = chosen } else { all.namenode = chosen }
+    for kind in MASTER_KINDS {
+        while all.of(kind).len() + 1 < layout.masters as usize {
+            let taken = [&taken[..], &all.namenode, &all.jobtracker].concat();
+            let port = find_free_port(std::iter::empty(), &taken)?;
+            all.of_mut(kind).push(port);
         }
     }
     Ok(all)
@@ -576,8 +584,9 @@ fn choose_other_ports(layout: &Layout, taken: [u16; 2]) -> Result<OtherPorts> {
 
 /// Fails if a master of a group that has started before would get another port: the others know it by
 /// its address.
-fn check_group_ports(layout: &Layout, asked: Option<u16>) -> Result<()> {
-    let Some(ports) = layout.ports.filter(|_| layout.masters > 1) else { return Ok(()) };
+pub(super) fn check_group_ports(layout: &Layout, asked: Option<u16>) -> Result<()> {
+    let is_group = layout.masters > 1 && !layout.begins_to_form;
+    let Some(ports) = layout.ports.filter(|_| is_group) else { return Ok(()) };
     let first = ports[0];
     if let Some(asked) = asked.filter(|asked| *asked != first) {
         bail!(Usage(format!(
@@ -585,7 +594,7 @@ fn check_group_ports(layout: &Layout, asked: Option<u16>) -> Result<()> {
              address: omit the flag"
         )));
     }
-    for (kind, first) in [Kind::Namenode, Kind::Jobtracker].into_iter().zip(ports) {
+    for (kind, first) in MASTER_KINDS.into_iter().zip(ports) {
         let ports = std::iter::once(first).chain(layout.other_ports.of(kind).iter().copied());
         if let Some((role, port)) = layout.masters_of(kind).zip(ports).find(|(_, port)| !is_free(*port)) {
             bail!(

@@ -8,7 +8,7 @@
 use super::state::Kind;
 use anyhow::{Context, Result, bail};
 use daemon::{
-    Bytes,
+    Bytes, MasterAddrs,
     config::{Choice, Config, ConfigError, SchedulerConfig},
     files::{PRIVATE, USUAL, replace},
 };
@@ -51,6 +51,8 @@ pub struct Overrides {
     pub open: Option<bool>,
     /// Whether the caller removes the folder when the cluster has stopped.
     pub temporary: bool,
+    /// The masters that are started once with `--recover` before all others, one of a kind.
+    pub recover: Vec<String>,
 }
 
 /// The contents of `layout.json`: what the next start needs to know.
@@ -69,12 +71,15 @@ pub(super) struct StoredLayout {
     /// Ports of the second and the following NameNodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) other_namenode_ports: Vec<u16>,
-    /// Ports of the second and the following `JobTrackers`. Earlier builds had one in any case.
+    /// Ports of the second and the following `JobTrackers`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) other_jobtracker_ports: Vec<u16>,
     /// Port of the gateway at the last start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) gateway_port: Option<u16>,
+    /// The masters that have everything, until the others of their kind have joined them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) forming: Vec<String>,
     /// The parent of the folders of the trackers, if it is not in the cluster folder.
     pub(super) tasks: Option<PathBuf>,
     /// Whether the complete cluster has started once, so that its masters have data.
@@ -103,10 +108,7 @@ impl StoredLayout {
             Ok(shape) if shape.masters() as usize != shape.other_namenode_ports.len() + 1 => {
                 "the number of NameNodes and that of their ports differ".to_owned()
             }
-            Ok(shape)
-                if !shape.other_jobtracker_ports.is_empty()
-                    && shape.masters() as usize != shape.other_jobtracker_ports.len() + 1 =>
-            {
+            Ok(shape) if shape.masters() as usize != shape.other_jobtracker_ports.len() + 1 => {
                 "the number of JobTrackers and that of their ports differ".to_owned()
             }
             Ok(shape) if shape.nodes > 0 => return Ok(Some(shape)),
@@ -143,6 +145,16 @@ pub struct Layout {
     /// Number of NameNodes, named namenode, namenode2 to namenodeM, and of `JobTrackers`, named
     /// likewise. If there are several, those of each kind are a group.
     pub masters: u32,
+    /// Number of masters of each kind at the last start.
+    pub(super) masters_before: u32,
+    /// The masters that have everything, until the others of their kind have joined them.
+    pub(super) forming: Vec<String>,
+    /// Whether there was one master of each kind, and there are to be several.
+    pub(super) begins_to_form: bool,
+    /// The masters that are started once with `--recover` before all others.
+    pub(super) recover: Vec<String>,
+    /// Whether the masters are started in order to remove some of them, which may be done already.
+    pub(super) removes_last: bool,
     /// Number of racks, named rack1 to rackR.
     pub racks: u32,
     /// The configuration of all daemons and clients.
@@ -160,8 +172,6 @@ pub struct Layout {
     pub open: bool,
     /// Whether the complete cluster has started once, so that its masters have data.
     pub formatted: bool,
-    /// Whether an earlier build has started it with one JobTracker, although it has several NameNodes.
-    is_first_group: bool,
     /// The number of nodes that had data at the last start.
     nodes_known: u32,
     /// The configured replication, if it was reduced because there are fewer nodes.
@@ -181,6 +191,10 @@ pub(super) struct OtherPorts {
 }
 
 impl OtherPorts {
+    pub(super) fn of_mut(&mut self, kind: Kind) -> &mut Vec<u16> {
+        if kind == Kind::Jobtracker { &mut self.jobtracker } else { &mut self.namenode }
+    }
+
     pub(super) fn of(&self, kind: Kind) -> &[u16] {
         if kind == Kind::Jobtracker { &self.jobtracker } else { &self.namenode }
     }
@@ -195,6 +209,32 @@ pub struct Role {
     pub kind: Kind,
     /// The rack; empty for daemons that are not on a node.
     pub rack: String,
+}
+
+/// The masters that several of their kind are a group of.
+pub(super) const MASTER_KINDS: [Kind; 2] = [Kind::Namenode, Kind::Jobtracker];
+
+/// Returns the roles of so many masters of this kind, in order.
+fn masters_of(kind: Kind, number: u32) -> impl Iterator<Item = Role> + use<> {
+    (1..=number).map(move |number| {
+        let digits = if number == 1 { String::new() } else { number.to_string() };
+        Role { name: format!("{}{digits}", kind.program()), kind, rack: String::new() }
+    })
+}
+
+/// Returns whether this is the name of a master of this kind.
+pub(super) fn is_kind(name: &str, kind: Kind) -> bool {
+    name.starts_with(kind.program())
+}
+
+/// The masters of a kind that have lost their folder.
+struct LostFolders {
+    /// Whether those that are left are no majority.
+    are_too_many: bool,
+    /// The folder of the first one, and how many more there are.
+    description: String,
+    /// What else can be done if there are others.
+    or_recover: &'static str,
 }
 
 impl Role {
@@ -370,7 +410,7 @@ impl Layout {
     }
 
     /// Stores the layout for the next start in this folder.
-    fn store(&self) -> Result<()> {
+    pub(super) fn store(&self) -> Result<()> {
         let path = StoredLayout::path(&self.folder);
         let own = self.folder.join("tasks");
         let shape = StoredLayout {
@@ -382,6 +422,7 @@ impl Layout {
             other_namenode_ports: self.other_ports.namenode.clone(),
             other_jobtracker_ports: self.other_ports.jobtracker.clone(),
             gateway_port: self.gateway_port,
+            forming: self.forming.clone(),
             tasks: (self.tasks != own).then(|| self.tasks.clone()),
             formatted: self.formatted,
             replication_wanted: self.replication_wanted,
@@ -406,50 +447,58 @@ impl Layout {
     /// `JobTrackers` may be empty.
     pub fn check_masters(&self, renew_jobs: bool) -> Result<()> {
         let flag = crate::folder::dir_flag(Some(&self.folder));
-        let lost = |kind| -> Vec<PathBuf> {
-            let had_data = |role: &Role| self.had_data(role) && is_empty(&self.data_dir(role));
-            self.masters_of(kind).filter(had_data).map(|role| self.data_dir(&role)).collect()
-        };
-        let namenodes = lost(Kind::Namenode);
-        if let [first, ..] = namenodes.as_slice()
-            && !self.is_majority(self.masters as usize - namenodes.len())
-        {
+        if let Some(lost) = self.lost_folders(Kind::Namenode).filter(|lost| lost.are_too_many) {
             bail!(
-                "{} is missing or empty{}, and this cluster had files: mount or restore it, or start a new cluster: `mrctl down{flag} --purge` removes \
-                 the remaining data, then `mrctl up{flag}` creates a new cluster",
-                first.display(),
-                self.more_are_lost(namenodes.len(), "NameNode")
+                "{}, and this cluster had files: mount or restore it{}, or start a new cluster: `mrctl down{flag} --purge` removes the \
+                 remaining data, then `mrctl up{flag}` creates a new cluster",
+                lost.description,
+                lost.or_recover
             );
         }
-        let jobtrackers = lost(Kind::Jobtracker);
-        let Some(first) = jobtrackers.first() else { return Ok(()) };
-        let number = jobtrackers.len();
-        if !renew_jobs && !self.is_majority(self.masters as usize - number) {
+        let Some(lost) = self.lost_folders(Kind::Jobtracker).filter(|lost| lost.are_too_many) else {
+            return Ok(());
+        };
+        if !renew_jobs {
             bail!(
-                "{} is missing or empty{}, and this cluster had jobs: mount or restore it, or start without these jobs: \
-                 `mrctl up{flag} --format jobtracker`, which numbers jobs from job_1 again",
-                first.display(),
-                self.more_are_lost(number, "JobTracker")
+                "{}, and this cluster had jobs: mount or restore it{}, or start without these jobs: `mrctl up{flag} --format \
+                 jobtracker`, which numbers jobs from job_1 again",
+                lost.description,
+                lost.or_recover
             );
         }
         let left = self.masters_of(Kind::Jobtracker).find(|role| !is_empty(&self.data_dir(role)));
-        if let Some(left) = left.filter(|_| renew_jobs && !self.is_majority(self.masters as usize - number)) {
+        if let Some(left) = left {
             bail!(
-                "--format jobtracker: {} has jobs, and the folders of {number} of {} JobTrackers are missing or empty: mount or \
-                 restore these, or remove this one, too",
-                self.data_dir(&left).display(),
-                self.masters
+                "--format jobtracker: {}, and {} has jobs: mount or restore the lost ones, or remove this one, too",
+                lost.description,
+                self.data_dir(&left).display()
             );
         }
         Ok(())
     }
 
-    /// Returns how many masters of a kind have lost their folder besides the first, in brackets.
-    fn more_are_lost(&self, lost: usize, title: &str) -> String {
-        match lost - 1 {
+    /// Returns which masters of this kind have lost their folder; `None` if none has. Those that are to
+    /// join with an empty folder have none to lose.
+    fn lost_folders(&self, kind: Kind) -> Option<LostFolders> {
+        let founder = self.recover.iter().chain(&self.forming).find(|name| is_kind(name, kind));
+        let needed = |role: &Role| self.formatted && founder.is_none_or(|founder| role.name == *founder);
+        let had_data: Vec<Role> = masters_of(kind, self.masters_before).filter(needed).collect();
+        let lost: Vec<PathBuf> =
+            had_data.iter().map(|role| self.data_dir(role)).filter(|dir| is_empty(dir)).collect();
+        let (first, left) = (lost.first()?, had_data.len() - lost.len());
+        let title = if kind == Kind::Jobtracker { "JobTracker" } else { "NameNode" };
+        let more = match lost.len() - 1 {
             0 => String::new(),
-            more => format!(" ({more} more of {} {title}s)", self.masters),
-        }
+            more => format!(" ({more} more of {} {title}s)", self.masters_before),
+        };
+        let or_recover = if left > 0 {
+            ", or continue with what one of the others has (`mrctl masters --offline` compares them, and `mrctl up --recover NAME` \
+             makes a new group of it)"
+        } else {
+            ""
+        };
+        let description = format!("{} is missing or empty{more}", first.display());
+        Some(LostFolders { are_too_many: 2 * left <= had_data.len(), description, or_recover })
     }
 
     /// Returns whether so many of the masters of one kind can serve.
@@ -457,46 +506,29 @@ impl Layout {
         2 * masters > self.masters as usize
     }
 
-    /// Returns whether a master had data at the last start. Earlier builds started one JobTracker
-    /// beside several NameNodes.
-    fn had_data(&self, role: &Role) -> bool {
-        let was_started = match role.kind {
-            Kind::Jobtracker if *role != Self::jobtracker() => !self.is_first_group,
-            _ => true,
-        };
-        self.formatted && was_started
+    /// Returns whether all folders of the masters of this kind are empty, although they had data: they
+    /// are a new group.
+    pub(super) fn is_renewed(&self, kind: Kind) -> bool {
+        self.formatted && masters_of(kind, self.masters_before).all(|role| is_empty(&self.data_dir(&role)))
     }
 
-    /// Returns whether the group of the masters of this kind has not been formed yet: it is new, or
-    /// all of its folders are to be new.
-    pub(super) fn is_new_group(&self, kind: Kind) -> bool {
-        let mut roles = self.masters_of(kind);
-        !self.formatted
-            || (kind == Kind::Jobtracker
-                && (self.is_first_group || roles.all(|role| is_empty(&self.data_dir(&role)))))
-    }
-
-    /// Returns whether a master of a group has lost its folder. It must not vote again: the votes
-    /// and the changes that it has acknowledged are gone.
-    pub(super) fn is_lost_member(&self, role: &Role) -> bool {
-        self.masters > 1
-            && self.had_data(role)
-            && !self.is_new_group(role.kind)
-            && is_empty(&self.data_dir(role))
+    /// Returns whether a master of a group has lost its folder: it joins again with another ID.
+    fn is_lost_member(&self, role: &Role) -> bool {
+        let founders = || self.recover.iter().chain(&self.forming);
+        let is_formed = !self.begins_to_form && !founders().any(|name| is_kind(name, role.kind));
+        let had_one = masters_of(role.kind, self.masters_before).any(|one| one == *role);
+        let is_lost = self.formatted && had_one && is_empty(&self.data_dir(role));
+        self.masters > 1 && is_formed && is_lost && !self.is_renewed(role.kind)
     }
 
     /// Returns a warning for each master of a group and each DataNode that had data at the last start
     /// and has lost its folder.
     pub fn lost_data(&self) -> Vec<String> {
-        let masters = self.masters_of(Kind::Namenode).chain(self.masters_of(Kind::Jobtracker));
+        let masters = MASTER_KINDS.into_iter().flat_map(|kind| self.masters_of(kind));
         let members = masters.filter(|role| self.is_lost_member(role)).map(|role| {
-            let (title, data) = match role.kind {
-                Kind::Jobtracker => ("JobTracker", "jobs"),
-                _ => ("NameNode", "files"),
-            };
             format!(
-                "{} is missing or empty: {} is not started, because a {title} that has lost its folder must not vote; the \
-                 others have all {data}; run `mrctl down`, and mount or restore the folder",
+                "{} is missing or empty: {} starts empty, and gets everything from the others; if its disk is just not mounted, run \
+                 `mrctl down` and mount it",
                 self.data_dir(&role).display(),
                 role.name
             )
@@ -528,17 +560,25 @@ impl Layout {
                  better than the odd one below it"
             )
         })?;
-        if let Some(before) = masters_before.filter(|before| *before != masters) {
-            let (has, flag) = (
-                view::output::count(before.into(), "master") + " of each kind",
-                crate::folder::dir_flag(Some(&folder)),
-            );
-            bail!(Usage(format!(
-                "--masters {masters}: the cluster in {} has {has}, and this number cannot be changed yet: omit the flag, or choose \
-                 another --dir, or remove the cluster with all files (`mrctl down{flag} --purge`)",
-                folder.display()
-            )));
+        let masters_before = masters_before.unwrap_or(masters);
+        for name in &overrides.recover {
+            let is_of = |kind: Kind| masters_of(kind, masters).any(|role| role.name == *name);
+            let known = MASTER_KINDS.into_iter().find(|kind| is_of(*kind)).filter(|_| earlier.is_some());
+            let Some(kind) = known else {
+                bail!(Usage(format!("--recover {name}: there is no such master in {}", folder.display())));
+            };
+            ensure_usage(overrides.recover.iter().filter(|other| is_kind(other, kind)).count() == 1, || {
+                format!(
+                    "--recover {name}: only one {} can be recovered, which the others join",
+                    kind.program()
+                )
+            })?;
+            ensure_usage(masters == masters_before, || {
+                format!("--recover {name}: the number of masters cannot be changed at the same start")
+            })?;
         }
+        let begins_to_form =
+            before.as_ref().is_some_and(|shape| shape.formatted) && masters_before == 1 && masters > 1;
         // The members of the groups get these as flags.
         (config.namenode.member, config.namenode.join) = (0, Vec::new());
         config.namenode.advertise = String::new();
@@ -590,11 +630,15 @@ impl Layout {
             folder,
             nodes,
             masters,
+            masters_before,
+            forming: before.forming,
+            begins_to_form,
+            recover: overrides.recover.clone(),
+            removes_last: false,
             racks,
             config,
             nodes_before,
             ports: before.ports,
-            is_first_group: before.formatted && masters > 1 && before.other_jobtracker_ports.is_empty(),
             other_ports: OtherPorts {
                 namenode: before.other_namenode_ports,
                 jobtracker: before.other_jobtracker_ports,
@@ -646,11 +690,7 @@ impl Layout {
 
     /// Returns the roles of all masters of this kind, in order.
     pub fn masters_of(&self, kind: Kind) -> impl Iterator<Item = Role> + use<> {
-        let first = if kind == Kind::Jobtracker { Self::jobtracker() } else { Self::namenode() };
-        (1..=self.masters).map(move |number| match number {
-            1 => first.clone(),
-            _ => Role { name: format!("{}{number}", first.name), ..first.clone() },
-        })
+        masters_of(kind, self.masters)
     }
 
     /// Returns the role of the gateway.
@@ -680,6 +720,15 @@ impl Layout {
         })
     }
 
+    /// Returns the role of the masters of this kind, and their addresses.
+    pub(super) fn group(&self, kind: Kind) -> (security::Role, &MasterAddrs) {
+        let cluster = &self.config.cluster;
+        match kind {
+            Kind::Jobtracker => (security::Role::JobTracker, &cluster.jobtracker),
+            _ => (security::Role::NameNode, &cluster.namenode),
+        }
+    }
+
     /// Returns the data folder of a daemon.
     pub(super) fn data_dir(&self, role: &Role) -> PathBuf {
         let within =
@@ -704,16 +753,14 @@ impl Layout {
         let mut args = vec!["--config".into(), path(self.config_file())];
         match role.kind {
             Kind::Namenode | Kind::Jobtracker => {
-                let cluster = &self.config.cluster;
-                let addrs =
-                    if role.kind == Kind::Jobtracker { &cluster.jobtracker } else { &cluster.namenode };
+                let (_, addrs) = self.group(role.kind);
                 let at = self.masters_of(role.kind).position(|one| one == *role).unwrap_or(0);
                 args.extend(["--listen".into(), addrs[at].clone()]);
                 if self.masters > 1 {
                     args.extend(["--member".into(), (at + 1).to_string()]);
                 }
-                // The first one forms the group, which any other may lead when the next one joins.
-                if at > 0 {
+                // One forms the group, which any other may lead when the next one joins.
+                if self.masters > 1 && !self.is_founder(role) {
                     let others = addrs.iter().filter(|addr| **addr != addrs[at]).map(String::as_str);
                     args.extend(["--join".into(), others.collect::<Vec<_>>().join(",")]);
                 }
@@ -867,7 +914,7 @@ mod tests {
     }
 
     #[test]
-    fn number_of_namenodes_is_odd_and_cannot_be_changed() {
+    fn number_of_masters_is_odd_and_can_be_changed() {
         let masters = |number| Overrides { masters: Some(number), ..Overrides::default() };
         for number in [0, 2, 4, 7] {
             let error = plan(None, masters(number)).unwrap_err();
@@ -875,25 +922,35 @@ mod tests {
         }
         let one = || Some(StoredLayout { nodes: 3, racks: 1, ..StoredLayout::default() });
         assert_eq!(plan(one(), masters(1)).unwrap().masters, 1);
-        let error = plan(one(), masters(3)).unwrap_err();
-        let refused = "--masters 3: the cluster in /x/.fermata has 1 master of each kind, and this number cannot be changed yet";
-        assert!(error.is::<Usage>() && error.to_string().starts_with(refused), "{error}");
         let three = StoredLayout {
             masters: Some(3),
             other_namenode_ports: vec![11, 12],
+            other_jobtracker_ports: vec![13, 14],
+            formatted: true,
             ..one().unwrap_or_default()
         };
         assert_eq!(plan(Some(three.clone()), Overrides::default()).unwrap().masters, 3);
-        assert!(
-            plan(Some(three.clone()), masters(1))
-                .unwrap_err()
-                .to_string()
-                .contains("has 3 masters of each kind")
-        );
-        // Earlier builds had one JobTracker beside several NameNodes: it becomes the first of a group.
-        let formatted = StoredLayout { formatted: true, ..three.clone() };
-        let layout = plan(Some(formatted), Overrides::default()).unwrap();
-        assert!(layout.is_new_group(Kind::Jobtracker) && !layout.is_new_group(Kind::Namenode));
+        let fewer = plan(Some(three.clone()), masters(1)).unwrap();
+        assert_eq!((fewer.masters, fewer.masters_before, fewer.begins_to_form), (1, 3, false));
+        let of_one = StoredLayout { formatted: true, ..one().unwrap_or_default() };
+        let more = plan(Some(of_one), masters(3)).unwrap();
+        assert_eq!((more.masters, more.masters_before, more.begins_to_form), (3, 1, true));
+        assert!(!plan(one(), masters(3)).unwrap().begins_to_form, "it has never started completely");
+        let recover = |names: &[&str]| Overrides {
+            recover: names.iter().map(|name| (*name).to_owned()).collect(),
+            ..Overrides::default()
+        };
+        let both = ["namenode3", "jobtracker"];
+        assert_eq!(plan(Some(three.clone()), recover(&both)).unwrap().recover, both);
+        for (refused, why) in [
+            (recover(&["namenode4"]), "there is no such master"),
+            (recover(&["node1"]), "there is no such master"),
+            (recover(&["jobtracker", "jobtracker2"]), "only one jobtracker can be recovered"),
+            (Overrides { masters: Some(1), ..recover(&["namenode"]) }, "cannot be changed at the same start"),
+        ] {
+            let error = plan(Some(three.clone()), refused).unwrap_err();
+            assert!(error.is::<Usage>() && error.to_string().contains(why), "{error}");
+        }
         // The file of a cluster with one master of each kind is as it was before there were several.
         let text = serde_json::to_string(&one()).unwrap();
         assert!(!text.contains("masters") && !text.contains("other_"), "{text}");
@@ -917,21 +974,57 @@ mod tests {
         fs::remove_dir_all(data("namenode")).unwrap();
         layout.check_masters(false).unwrap();
         let lost = layout.lost_data();
-        assert!(lost[0].contains("namenode is not started"), "{lost:?}");
+        assert!(lost[0].contains("namenode starts empty"), "{lost:?}");
+        assert!(
+            layout.args(&Layout::namenode()).contains(&"--join".to_owned()),
+            "it must not form another group"
+        );
         fs::remove_dir_all(data("jobtracker3")).unwrap();
         layout.check_masters(false).unwrap();
-        assert!(layout.lost_data()[1].contains("jobtracker3 is not started"), "{:?}", layout.lost_data());
+        assert!(layout.lost_data()[1].contains("jobtracker3 starts empty"), "{:?}", layout.lost_data());
         fs::remove_dir_all(data("jobtracker")).unwrap();
         let error = layout.check_masters(false).unwrap_err().to_string();
         assert!(error.contains("data/jobtracker is missing or empty (1 more of 3 JobTrackers)"), "{error}");
+        assert!(error.contains("`mrctl up --recover NAME`"), "{error}");
         let error = layout.check_masters(true).unwrap_err().to_string();
         assert!(error.contains("data/jobtracker2 has jobs"), "{error}");
-        fs::remove_dir_all(data("jobtracker2")).unwrap();
+        fs::rename(data("jobtracker2"), data("kept")).unwrap();
         layout.check_masters(true).unwrap();
-        assert!(layout.is_new_group(Kind::Jobtracker) && !layout.is_new_group(Kind::Namenode));
+        assert_eq!(layout.lost_data().len(), 1, "all JobTrackers are to be new");
+        for name in ["jobtracker", "jobtracker2", "jobtracker3"] {
+            fs::create_dir_all(data(name)).unwrap();
+            fs::write(data(name).join("VERSION"), "").unwrap();
+        }
         fs::remove_dir_all(data("namenode3")).unwrap();
         let error = layout.check_masters(false).unwrap_err().to_string();
         assert!(error.contains("data/namenode is missing or empty (1 more of 3 NameNodes)"), "{error}");
+        assert!(error.contains("`mrctl up --recover NAME`"), "{error}");
+        // The one that is left has all files.
+        let recover = Overrides { recover: vec!["namenode2".into()], ..Overrides::default() };
+        let mut recovering = Layout::prepare(folder.path(), &recover).unwrap();
+        recovering.check_masters(false).unwrap();
+        let lost = |layout: &Layout| {
+            let lost = layout.lost_data().into_iter();
+            lost.filter(|line| line.contains("gets everything from the others")).collect::<Vec<_>>()
+        };
+        assert_eq!(lost(&recovering), Vec::<String>::new());
+        recovering.recover.clear();
+        fs::create_dir_all(data("namenode3")).unwrap();
+        fs::write(data("namenode3").join("VERSION"), "").unwrap();
+        let second = recovering.masters_of(Kind::Namenode).nth(1).unwrap();
+        recovering.begin_forming(&second).unwrap();
+        assert!(data("namenode3.replaced-1").exists() && !data("namenode3").exists());
+        let mut stored = Layout::prepare(folder.path(), &Overrides::default()).unwrap();
+        stored.check_masters(false).unwrap();
+        assert_eq!(lost(&stored), Vec::<String>::new(), "they are to be empty");
+        assert!(stored.is_founder(&second) && !stored.is_founder(&Layout::namenode()));
+        assert!(!stored.is_founder(&Layout::jobtracker()), "its group is there");
+        stored.end_forming(Kind::Namenode).unwrap();
+        let stored = Layout::prepare(folder.path(), &Overrides::default()).unwrap();
+        assert!(!stored.is_founder(&second) && stored.check_masters(false).is_err());
+        fs::remove_dir_all(data("namenode2")).unwrap();
+        let error = stored.check_masters(false).unwrap_err().to_string();
+        assert!(error.contains("(2 more of 3 NameNodes)") && !error.contains("--recover"), "{error}");
         crate::local::remove_outside_folder(folder.path()).unwrap();
     }
 
