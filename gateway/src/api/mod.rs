@@ -147,12 +147,16 @@ mod tests {
             ("/api/v1/jobs", "get", "JobsPage"),
             ("/api/v1/jobs", "post", "Submitted"),
             ("/api/v1/jobs/{job}", "get", "Job"),
-            ("/api/v1/nodes", "get", "Node"),
+            ("/api/v1/nodes", "get", "NodesPage"),
             ("/api/v1/files", "get", "FilesPage"),
         ] {
             let answers = paths[path][method]["responses"].to_string();
             assert!(answers.contains(&format!("/{body}\"")), "{method} {path}: {answers}");
         }
-        assert!(value["components"]["schemas"]["Job"]["properties"]["submitted_ms"].is_object());
+        let schemas = &value["components"]["schemas"];
+        assert!(schemas["Job"]["properties"]["submitted_ms"].is_object());
+        for name in text.split("#/components/schemas/").skip(1).filter_map(|rest| rest.split('"').next()) {
+            assert!(schemas[name].is_object(), "{name} is not described");
+        }
     }
 }
