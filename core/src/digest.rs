@@ -47,9 +47,8 @@ pub fn digest(cluster: &Durable) -> String {
 }
 
 fn describe_job(cluster: &Durable, job: &Job, out: &mut String) {
-    let active = cluster.active_job_ids().contains(&job.id);
     let by_request = cluster.job_of_request(job.request);
-    let _ = writeln!(out, "{} {:?} {active} {by_request:?} {:?}", job.id, job.state, job.spec);
+    let _ = writeln!(out, "{} {:?} {by_request:?} {:?}", job.id, job.state, job.spec);
     // The token is secret, so only its hash is printed.
     let mut token = DefaultHasher::new();
     job.spec.payload.shuffle_token.bytes().hash(&mut token);

@@ -73,7 +73,7 @@ struct TaskReports {
 }
 
 /// What trackers have reported about the attempts of one job and phase, by index of the task.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Reports<'a>(&'a [TaskReports]);
 
 impl<'a> Reports<'a> {

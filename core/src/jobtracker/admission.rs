@@ -27,7 +27,7 @@ impl JobTracker {
             return Ok(());
         }
         let (mut all_jobs, mut user_jobs, mut user_tasks) = (0, 0, new_tasks);
-        for job in self.cluster.jobs().filter(|job| !job.has_ended()) {
+        for job in self.cluster.open_jobs() {
             all_jobs += 1;
             if job.spec.user == user {
                 user_jobs += 1;
@@ -59,7 +59,7 @@ impl JobTracker {
         if self.cluster.job_of_request(request).is_some() {
             return Ok(());
         }
-        match self.cluster.jobs().find(|job| shares_output(job, output)) {
+        match self.cluster.open_jobs().find(|job| shares_output(job, output)) {
             Some(job) => Err(JobRefusal::OutputInUse { job: job.id, output: job.spec.output.clone() }),
             None => Ok(()),
         }
@@ -104,6 +104,6 @@ fn shares_output(job: &Job, output: &str) -> bool {
         inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
     let other = job.spec.output.as_str();
-    let both = !output.is_empty() && !other.is_empty() && !job.has_ended();
+    let both = !output.is_empty() && !other.is_empty();
     both && (inside(output, other) || inside(other, output))
 }

@@ -147,10 +147,10 @@ impl JobTracker {
 
     /// Repeats commits that were in progress before a restart. Commits are idempotent.
     pub(super) fn resume_jobs(&mut self, now: Time, out: &mut Vec<Effect>) {
-        let committing = self.cluster.jobs().filter(|job| job.state == JobState::Committing);
+        let committing = self.cluster.open_jobs().filter(|job| job.state == JobState::Committing);
         let committing: Vec<JobId> = committing.map(|job| job.id).collect();
         out.extend(committing.into_iter().map(|job| Effect::CommitJob { job }));
-        let active: Vec<JobId> = self.cluster.active_job_ids().iter().copied().collect();
+        let active: Vec<JobId> = self.cluster.active_jobs().map(|job| job.id).collect();
         for job in active {
             self.commit_if_done(now, job, out);
         }
@@ -162,9 +162,9 @@ impl JobTracker {
     /// for it. A job with attempts that have not ended stays until they have.
     fn forget_old_jobs(&mut self, now: Time, out: &mut Vec<Effect>) {
         let is_idle = |job: &&Job| Phase::BOTH.into_iter().all(|phase| job.running[phase].is_empty());
-        let newest = self.cluster.jobs().filter(|job| job.has_ended()).max_by_key(|job| (job.ended, job.id));
+        let newest = self.cluster.ended_jobs().max_by_key(|job| (job.ended, job.id));
         let Some(newest) = newest.map(|job| job.id) else { return };
-        let over = self.cluster.jobs().filter(|job| job.has_ended() && job.id != newest).filter(is_idle);
+        let over = self.cluster.ended_jobs().filter(|job| job.id != newest).filter(is_idle);
         let mut over: Vec<(JobId, usize)> =
             over.map(|job| (job.id, job.tasks.map.len() + job.tasks.reduce.len())).collect();
         let mut forgotten: Vec<JobId> = Vec::new();

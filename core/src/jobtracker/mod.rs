@@ -265,7 +265,7 @@ impl JobTracker {
         let scheduler = self.scheduler.name().to_owned();
         self.record(now, Fact::JobTrackerStarted { epoch, scheduler }, out);
         self.last_tick = now;
-        self.lost_unneeded_outputs.clone_from(self.cluster.active_job_ids());
+        self.lost_unneeded_outputs = self.cluster.active_jobs().map(|job| job.id).collect();
         self.resume_jobs(now, out);
     }
 

@@ -105,9 +105,7 @@ impl JobTracker {
         let epoch = self.cluster.epoch();
         Self::reply(request, Reply::Registered { tracker: id, epoch, incarnation }, out);
         self.work_arrived = true;
-        for job in self.cluster.active_job_ids().clone() {
-            self.pending_map_events.insert(job);
-        }
+        self.pending_map_events.extend(self.cluster.active_jobs().map(|job| job.id));
     }
 
     /// Returns reports of pauses that the tracker did not send because it died after a reduce had

@@ -209,9 +209,12 @@ impl<'a> Plan<'a> {
     /// suspect trackers do not count.
     pub fn retained_slots(&self, job: &Job, phase: Phase) -> u32 {
         let used_slots = self.preempted_slots.get(&job.id).map_or(0, |used_slots| used_slots[phase]);
-        let before =
-            self.leaving_slots.borrow_mut().entry(job.id).or_insert_with(|| self.count_leaving_slots(job))
-                [phase];
+        let before = if job.running[phase].is_empty() {
+            0
+        } else {
+            let mut known = self.leaving_slots.borrow_mut();
+            known.entry(job.id).or_insert_with(|| self.count_leaving_slots(job))[phase]
+        };
         self.held_slots(job, phase) + self.reserved_slots(job, phase) - before - used_slots
     }
 
@@ -240,6 +243,9 @@ impl<'a> Plan<'a> {
     /// this round.
     pub fn reserved_slots(&self, job: &Job, phase: Phase) -> u32 {
         let count = |phase| self.reservations.tasks_of(job.id, phase).count() as u32;
+        if self.reservations.is_empty() && self.new_reservations.is_empty() {
+            return 0;
+        }
         let before = || PerPhase { map: count(Phase::Map), reduce: count(Phase::Reduce) };
         self.reserved_slots.borrow_mut().entry(job.id).or_insert_with(before)[phase]
     }

@@ -484,10 +484,7 @@ impl World {
         const SKIPPED_MIN: Span = Span::secs(30);
         let idle = self.running_attempts == 0
             && self.unsubmitted.is_empty()
-            && self.core.as_ref().is_some_and(|core| {
-                core.cluster().active_jobs().next().is_none()
-                    && core.cluster().jobs().all(mrcore::job::Job::has_ended)
-            });
+            && self.core.as_ref().is_some_and(|core| core.cluster().open_jobs().next().is_none());
         let well = self.faults_open == 0 && self.unreachable == 0;
         let all_reported = || self.nodes.iter().all(Node::is_idle);
         let far = self.workload.jobs.get(self.next_arrival);

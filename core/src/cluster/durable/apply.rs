@@ -101,7 +101,10 @@ impl Durable {
     }
 
     pub(super) fn job_mut(&mut self, id: JobId) -> Result<&mut Job, ApplyError> {
-        self.jobs.get_mut(&id).ok_or_else(|| ApplyError(format!("{id} is not known")))
+        match self.open_jobs.get_mut(&id) {
+            Some(job) => Ok(job),
+            None => self.ended_jobs.get_mut(&id).ok_or_else(|| ApplyError(format!("{id} is not known"))),
+        }
     }
 
     pub(super) fn task_mut(&mut self, id: TaskId) -> Result<&mut Task, ApplyError> {
@@ -223,7 +226,7 @@ impl Durable {
         request: RequestId,
         spec: &Arc<JobSpec>,
     ) -> Result<(), ApplyError> {
-        if self.jobs.contains_key(&id) {
+        if self.job(id).is_some() {
             return apply_error(format!("{id} already exists"));
         }
         let id_of = |phase, index| TaskId { job: id, phase, index };
@@ -271,21 +274,26 @@ impl Durable {
                 job.pending[phase].insert(task.id.index, &task.hosts);
             }
         }
-        self.jobs.insert(id, job);
-        self.active_job_ids.insert(id);
+        self.open_jobs.insert(id, job);
         self.job_by_request.insert(request, id);
         self.newest_job = self.newest_job.max(id.0);
         Ok(())
     }
 
     fn set_job_state(&mut self, id: JobId, state: JobState) -> Result<(), ApplyError> {
-        let job = self.job_mut(id)?;
+        let mut job = self.remove_job(id)?;
         job.state = state;
         for phase in Phase::BOTH {
             job.pending[phase].clear();
         }
-        self.active_job_ids.remove(&id);
+        let jobs = if job.has_ended() { &mut self.ended_jobs } else { &mut self.open_jobs };
+        jobs.insert(id, job);
         Ok(())
+    }
+
+    fn remove_job(&mut self, id: JobId) -> Result<Job, ApplyError> {
+        let removed = self.open_jobs.remove(&id).or_else(|| self.ended_jobs.remove(&id));
+        removed.ok_or_else(|| ApplyError(format!("{id} is not known")))
     }
 
     fn job_ended(&mut self, at: Time, id: JobId, outcome: &JobOutcome) -> Result<(), ApplyError> {
@@ -320,9 +328,8 @@ impl Durable {
     }
 
     fn job_forgotten(&mut self, id: JobId) -> Result<(), ApplyError> {
-        let Some(job) = self.jobs.remove(&id) else { return apply_error(format!("{id} is not known")) };
+        let job = self.remove_job(id)?;
         self.job_by_request.remove(&job.request);
-        self.active_job_ids.remove(&id);
         // Only the maps as submitted hold references to host names. The remainder of a split map
         // shares those of the task that was split.
         for host in job.tasks.map[..job.spec.splits.len()].iter().flat_map(|task| &task.hosts) {

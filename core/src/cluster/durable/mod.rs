@@ -36,9 +36,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Durable {
     trackers: BTreeMap<TrackerId, Tracker>,
     tracker_by_name: BTreeMap<String, TrackerId>,
-    jobs: BTreeMap<JobId, Job>,
-    /// Jobs whose tasks may be launched.
-    active_job_ids: BTreeSet<JobId>,
+    /// Jobs that have not ended. They are separate because every event needs some of them, and few
+    /// need the many that have ended.
+    open_jobs: BTreeMap<JobId, Job>,
+    ended_jobs: BTreeMap<JobId, Job>,
     job_by_request: BTreeMap<RequestId, JobId>,
     hosts: NameTable,
     racks: NameTable,
@@ -139,22 +140,32 @@ impl Durable {
 
     /// Returns the job with this ID, if it has not been forgotten.
     pub fn job(&self, id: JobId) -> Option<&Job> {
-        self.jobs.get(&id)
+        self.open_jobs.get(&id).or_else(|| self.ended_jobs.get(&id))
     }
 
     /// Returns all jobs that have not been forgotten, oldest first.
     pub fn jobs(&self) -> impl Iterator<Item = &Job> {
-        self.jobs.values()
+        let (mut open, mut ended) = (self.open_jobs().peekable(), self.ended_jobs().peekable());
+        std::iter::from_fn(move || match (open.peek(), ended.peek()) {
+            (Some(first), Some(other)) if other.id < first.id => ended.next(),
+            (Some(_), _) => open.next(),
+            (None, _) => ended.next(),
+        })
     }
 
-    /// Returns the IDs of the jobs whose tasks may be launched.
-    pub(crate) fn active_job_ids(&self) -> &BTreeSet<JobId> {
-        &self.active_job_ids
+    /// Returns the jobs that have not ended, oldest first.
+    pub fn open_jobs(&self) -> impl Iterator<Item = &Job> {
+        self.open_jobs.values()
+    }
+
+    /// Returns the jobs that have ended and have not been forgotten, oldest first.
+    pub(crate) fn ended_jobs(&self) -> impl Iterator<Item = &Job> {
+        self.ended_jobs.values()
     }
 
     /// Returns the jobs whose tasks may be launched, oldest first.
     pub fn active_jobs(&self) -> impl Iterator<Item = &Job> {
-        self.active_job_ids.iter().filter_map(|id| self.jobs.get(id))
+        self.open_jobs().filter(|job| job.is_running())
     }
 
     /// Returns the ID of the job that a submission created, if the job has not been forgotten.
@@ -180,7 +191,7 @@ impl Durable {
 
     /// Returns the task with this ID.
     pub fn task(&self, id: TaskId) -> Option<&Task> {
-        self.jobs.get(&id.job).and_then(|job| job.task(id))
+        self.job(id.job).and_then(|job| job.task(id))
     }
 
     /// Returns the attempt with this ID.
@@ -204,7 +215,7 @@ impl Durable {
     }
 
     fn attempt_mut(&mut self, id: AttemptId) -> Option<&mut Attempt> {
-        let job = self.jobs.get_mut(&id.job())?;
+        let job = self.job_mut(id.job()).ok()?;
         job.tasks[id.phase()].get_mut(id.task.index as usize)?.attempts.get_mut(id.number as usize)
     }
 
