@@ -205,6 +205,7 @@ impl Scheduler for Fair {
             _ => {}
         }
         self.pools.observe(fact, cluster);
+        self.pools.update_shares(fact, cluster);
     }
 
     fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {

@@ -10,9 +10,12 @@ use crate::{
 use mrcore::{
     Cluster, Fact, PerPhase, Phase, Plan, Why,
     ids::JobId,
-    job::{Job, JobSpec, Priority},
+    job::{JobSpec, Priority},
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cell::OnceCell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 /// The position of a pool. Pools below their minimum share come first, ordered by the fraction of
 /// the minimum share that they hold. The other pools are ordered by slots relative to weight.
@@ -29,6 +32,16 @@ pub(crate) struct Pool {
     pub(crate) held_slots: PerPhase<u32>,
     /// Its fair share, as last computed.
     pub(crate) fair_share: PerPhase<f64>,
+    /// The sum of the demands of its jobs.
+    demand: PerPhase<u32>,
+    /// The weights and demands of its jobs when its fair share was last computed. Jobs without a
+    /// demand are left out.
+    claims: BTreeMap<JobId, (f64, PerPhase<u32>)>,
+    /// The jobs whose demand has changed since then.
+    changed_jobs: BTreeSet<JobId>,
+    /// The shares of its jobs by `claims`. Few policies need them, so they are computed when one is
+    /// asked for.
+    job_shares: PerPhase<OnceCell<BTreeMap<JobId, f64>>>,
     /// Its jobs that can use a slot, in order.
     waiting_jobs: PerPhase<RankedQueue<JobId, Real>>,
     /// Its running jobs, oldest first. Only the first `max_jobs` get slots.
@@ -40,7 +53,8 @@ struct JobEntry {
     pool: usize,
     weight: f64,
     held: PerPhase<u32>,
-    share: PerPhase<f64>,
+    /// The number of slots that it can use; 0 while it waits for its pool.
+    demand: PerPhase<u32>,
 }
 
 #[derive(Debug)]
@@ -51,6 +65,8 @@ pub(crate) struct Pools {
     pools: Vec<Pool>,
     jobs: BTreeMap<JobId, JobEntry>,
     waiting_pools: PerPhase<RankedQueue<usize, PoolRank>>,
+    /// Whether tasks were delayed when a demand was computed. No fact says when a delay ends.
+    has_seen_delays: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -99,6 +115,7 @@ impl Pools {
             pools: Vec::new(),
             jobs: BTreeMap::new(),
             waiting_pools: PerPhase::default(),
+            has_seen_delays: false,
         }
     }
 
@@ -111,8 +128,19 @@ impl Pools {
         self.jobs.get(&job).map(|entry| entry.pool)
     }
 
+    /// Returns the fair share of a job, as of the last call of `compute_shares`.
     pub(crate) fn job_share(&self, job: JobId, phase: Phase) -> f64 {
-        self.jobs.get(&job).map_or(0.0, |entry| entry.share[phase])
+        let Some(pool) = self.pool_of(job) else { return 0.0 };
+        let shares = pool.job_shares[phase].get_or_init(|| {
+            let claim = |(weight, demand): &(f64, PerPhase<u32>)| Claim {
+                weight: *weight,
+                min: 0.0,
+                demand: f64::from(demand[phase]),
+            };
+            let claims: Vec<Claim> = pool.claims.values().map(claim).collect();
+            pool.claims.keys().copied().zip(divide(pool.fair_share[phase], &claims)).collect()
+        });
+        shares.get(&job).copied().unwrap_or(0.0)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Pool> {
@@ -133,6 +161,7 @@ impl Pools {
         self.jobs_in_order(phase).take_while(|(_, other)| *other != job).count()
     }
 
+    /// Updates slots and order. Does not compute shares.
     pub(crate) fn observe(&mut self, fact: &Fact, cluster: &Cluster) {
         match fact {
             Fact::JobSubmitted { job, spec, .. } => self.add_job(*job, spec),
@@ -145,6 +174,11 @@ impl Pools {
         if let Fact::JobForgotten { job } = fact {
             self.jobs.remove(job);
         }
+    }
+
+    /// Computes the shares again if a fact has changed the jobs or the slots. Called after
+    /// `observe`.
+    pub(crate) fn update_shares(&mut self, fact: &Fact, cluster: &Cluster) {
         let changes_demand = matches!(
             fact,
             Fact::JobTrackerStarted { .. }
@@ -172,6 +206,10 @@ impl Pools {
                 fifo,
                 held_slots: PerPhase::default(),
                 fair_share: PerPhase::default(),
+                demand: PerPhase::default(),
+                claims: BTreeMap::new(),
+                changed_jobs: BTreeSet::new(),
+                job_shares: PerPhase::default(),
                 waiting_jobs: PerPhase::default(),
                 jobs: BTreeSet::new(),
             });
@@ -202,6 +240,33 @@ impl Pools {
             let may = known.is_some_and(|job| job.may_start(phase) && !job.pending[phase].is_empty());
             let may = may && !self.pools[pool].is_waiting_for_pool(job);
             self.update_order(job, pool, phase, may.then_some((held, weight)));
+        }
+        self.update_demand(job, cluster);
+    }
+
+    fn update_demand(&mut self, job: JobId, cluster: &Cluster) {
+        self.has_seen_delays |= cluster.has_delayed_tasks();
+        let demand = self.demand_of(job, cluster);
+        let Some(entry) = self.jobs.get_mut(&job) else { return };
+        let pool = &mut self.pools[entry.pool];
+        if demand != entry.demand {
+            pool.changed_jobs.insert(job);
+        }
+        for phase in Phase::BOTH {
+            pool.demand[phase] = pool.demand[phase] + demand[phase] - entry.demand[phase];
+        }
+        entry.demand = demand;
+    }
+
+    /// Returns the number of slots that a job can use; 0 if it does not run or waits for its pool.
+    fn demand_of(&self, job: JobId, cluster: &Cluster) -> PerPhase<u32> {
+        let runs = |pool: &Pool| pool.jobs.contains(&job) && !pool.is_waiting_for_pool(job);
+        match cluster.job(job).filter(|_| self.pool_of(job).is_some_and(runs)) {
+            Some(job) => PerPhase {
+                map: demand(job, Phase::Map, cluster) as u32,
+                reduce: demand(job, Phase::Reduce, cluster) as u32,
+            },
+            None => PerPhase::default(),
         }
     }
 
@@ -238,38 +303,33 @@ impl Pools {
 
     /// Divides all slots among the pools, and the slots of each pool among its jobs.
     pub(crate) fn compute_shares(&mut self, cluster: &Cluster) {
+        if self.has_seen_delays || cluster.has_delayed_tasks() {
+            self.has_seen_delays = false;
+            let jobs: Vec<JobId> = self.pools.iter().flat_map(Pool::jobs).collect();
+            for job in jobs {
+                self.update_demand(job, cluster);
+            }
+        }
+        debug_assert!(self.jobs.iter().all(|(job, entry)| entry.demand == self.demand_of(*job, cluster)));
         for phase in Phase::BOTH {
-            let jobs: Vec<Vec<(JobId, Claim)>> = self
-                .pools
-                .iter()
-                .map(|pool| {
-                    let runs = pool.jobs.iter().filter(|job| !pool.is_waiting_for_pool(**job));
-                    let claim = |job: &Job| Claim {
-                        weight: weight(job.spec.priority),
-                        min: 0.0,
-                        demand: demand(job, phase, cluster),
-                    };
-                    runs.filter_map(|job| Some((*job, claim(cluster.job(*job)?)))).collect()
-                })
-                .collect();
-            let claims: Vec<Claim> = self
-                .pools
-                .iter()
-                .zip(&jobs)
-                .map(|(pool, jobs)| {
-                    let demand = jobs.iter().map(|(_, claim)| claim.demand).sum();
-                    Claim { weight: pool.weight, min: f64::from(pool.min[phase]), demand }
-                })
-                .collect();
+            let claim = |pool: &Pool| Claim {
+                weight: pool.weight,
+                min: f64::from(pool.min[phase]),
+                demand: f64::from(pool.demand[phase]),
+            };
+            let claims: Vec<Claim> = self.pools.iter().map(claim).collect();
             let shares = divide(f64::from(cluster.slots(phase)), &claims);
-            for ((pool, share), jobs) in self.pools.iter_mut().zip(shares).zip(jobs) {
+            for (pool, share) in self.pools.iter_mut().zip(shares) {
                 pool.fair_share[phase] = share;
-                let claims: Vec<Claim> = jobs.iter().map(|(_, claim)| *claim).collect();
-                for ((job, _), share) in jobs.iter().zip(divide(share, &claims)) {
-                    if let Some(entry) = self.jobs.get_mut(job) {
-                        entry.share[phase] = share;
-                    }
-                }
+            }
+        }
+        for pool in &mut self.pools {
+            pool.job_shares = PerPhase::default();
+            for job in std::mem::take(&mut pool.changed_jobs) {
+                match self.jobs.get(&job).filter(|entry| entry.demand != PerPhase::default()) {
+                    Some(entry) => pool.claims.insert(job, (entry.weight, entry.demand)),
+                    None => pool.claims.remove(&job),
+                };
             }
         }
     }
