@@ -162,6 +162,8 @@ pub struct Coda {
     paused: PausedReduces,
     virtual_fair: VirtualFair,
     jobs: BTreeMap<JobId, JobState>,
+    /// The state of a job that is not in `jobs`.
+    unknown_job: JobState,
     /// Jobs that can use a slot, in order.
     waiting_jobs: PerPhase<RankedQueue<JobId, Rank>>,
     nodes: Nodes,
@@ -299,6 +301,7 @@ impl Coda {
             paused: PausedReduces::default(),
             virtual_fair: VirtualFair::default(),
             jobs: BTreeMap::new(),
+            unknown_job: JobState::default(),
             waiting_jobs: PerPhase::default(),
             nodes: Nodes::default(),
             latency: PerPhase::default(),
@@ -308,8 +311,8 @@ impl Coda {
         }
     }
 
-    fn state(&self, job: JobId) -> JobState {
-        self.jobs.get(&job).copied().unwrap_or_default()
+    fn state(&self, job: JobId) -> &JobState {
+        self.jobs.get(&job).unwrap_or(&self.unknown_job)
     }
 
     /// Estimates the work of a job.
@@ -337,7 +340,7 @@ impl Coda {
 
     /// Updates the place of a job in the queues.
     fn refresh(&mut self, id: JobId, cluster: &Cluster) {
-        let state = self.state(id);
+        let state = *self.state(id);
         for phase in Phase::BOTH {
             let job = cluster.job(id).filter(|job| job.may_start(phase) && !job.pending[phase].is_empty());
             let may_run = |pool: &Pool| !pool.is_waiting_for_pool(id);

@@ -111,7 +111,8 @@ pub trait PreemptionRules {
     /// Returns whether a slot may move from a job to another. If it may not, it may not later in the
     /// same round either.
     fn may_preempt_from(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool;
-    /// Returns whether an attempt must not be preempted now.
+    /// Returns whether an attempt must not be preempted now. The answer does not change within a
+    /// round.
     fn is_protected(&self, victim: &Attempt, plan: &Plan<'_>) -> bool;
     /// Returns the task that a job would run in the slot of a victim, and the reason.
     fn task_in_slot(&self, job: &Job, victim: &Attempt, plan: &Plan<'_>) -> Option<(TaskId, Why)>;
@@ -138,6 +139,7 @@ pub fn preempt_for_jobs(
     // Reserved slots that are being released do not count for other jobs.
     let reserved_slots: u32 = cluster.active_jobs().map(|job| plan.reserved_slots(job, phase)).sum();
     let mut being_freed = victims.expected_slot_count().saturating_sub(reserved_slots) + victims.ending_soon;
+    let mut only_possible = false;
     for id in in_need {
         if victims.candidates.is_empty() {
             return;
@@ -146,6 +148,15 @@ pub fn preempt_for_jobs(
         let deficit = rules.deficit(job, phase, plan);
         let spared = being_freed.min(deficit);
         being_freed -= spared;
+        if spared == deficit {
+            continue;
+        }
+        if !std::mem::replace(&mut only_possible, true) {
+            victims.candidates.retain(|id| {
+                plan.preempt_kind(*id, preempt_mode).is_some()
+                    && cluster.attempt(*id).is_some_and(|victim| !rules.is_protected(victim, plan))
+            });
+        }
         let (mut refused, mut passed) = (BTreeSet::<JobId>::new(), SkippedCandidates::default());
         for _ in spared..deficit {
             let mut slot = None;
@@ -158,10 +169,7 @@ pub fn preempt_for_jobs(
                     refused.insert(from);
                     return false;
                 }
-                let is_possible = plan.preempt_kind(id, preempt_mode).is_some();
-                let victim = cluster.attempt(id).filter(|_| is_possible);
-                let victim = victim.filter(|victim| !rules.is_protected(victim, plan));
-                slot = victim.and_then(|victim| {
+                slot = cluster.attempt(id).and_then(|victim| {
                     let (task, why) = rules.task_in_slot(job, victim, plan)?;
                     Some((task, victim.tracker, why))
                 });

@@ -261,11 +261,11 @@ impl Estimator {
         let reduce_bytes = self.reduce_bytes(job);
         let reduce_s = self.reduce_seconds(job, reduce_bytes, map_total / maps, now, cluster);
         let reduces = f64::from(job.spec.reduces);
-        let reports = cluster.reports(job.id, Phase::Reduce);
+        let reports = || cluster.reports(job.id, Phase::Reduce);
         let running = furthest_attempts(job, Phase::Reduce, cluster).map(|(_, progress)| progress);
         let checkpoints = paused.tasks_of(job.id).filter_map(|index| {
             let task = job.tasks.reduce.get(index as usize)?;
-            Some(reports.progress(task.attempts.get(task.checkpoint?.attempt.number as usize)?))
+            Some(reports().progress(task.attempts.get(task.checkpoint?.attempt.number as usize)?))
         });
         let partly: f64 = running.chain(checkpoints).map(part_reduced).sum();
         let reduces_left = (reduces - f64::from(job.succeeded.reduce) - partly).max(0.0);

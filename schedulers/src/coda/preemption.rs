@@ -97,10 +97,10 @@ impl Coda {
         };
         let ending_soon = self.slots_free_soon(phase, plan);
         for limit in limits {
-            let victims = Victims::greatest_first(phase, plan, |attempt, _| {
+            let victims = Victims::greatest_first(phase, plan, |attempt, done| {
                 let rank = self.state(attempt.id.job()).rank(phase);
                 // By work, not by time: otherwise the slots of slow nodes would be freed first.
-                let left = 1.0 - f64::from(plan.cluster().progress(attempt).done);
+                let left = 1.0 - f64::from(done);
                 (rank, Real(left), attempt.id)
             });
             // Smaller jobs do not use the slots of slow nodes.

@@ -8,7 +8,6 @@
 use super::estimator::Work;
 use crate::shares::{Claim, divide};
 use mrcore::{PerPhase, Phase, Time, ids::JobId};
-use std::collections::BTreeMap;
 
 /// A job and its claim to slots.
 #[derive(Debug, Clone, Copy)]
@@ -39,14 +38,16 @@ struct VirtualJob {
 
 #[derive(Debug, Default)]
 pub(super) struct VirtualFair {
-    jobs: BTreeMap<JobId, VirtualJob>,
+    /// Ordered by job.
+    jobs: Vec<(JobId, VirtualJob)>,
 }
 
 impl VirtualFair {
     /// Returns the seconds from the submission of a job to its end under fair sharing, if it would
     /// have ended by now.
     pub(super) fn completion_s(&self, job: JobId) -> Option<f64> {
-        self.jobs.get(&job).and_then(|job| job.completion_s)
+        let at = self.jobs.binary_search_by_key(&job, |(job, _)| *job).ok()?;
+        self.jobs[at].1.completion_s
     }
 
     /// Advances all jobs to `now`. `jobs` are the active jobs in order of their IDs.
@@ -57,37 +58,38 @@ impl VirtualFair {
         pools: &[SharingPool],
         slots: PerPhase<f64>,
     ) {
-        let before = std::mem::take(&mut self.jobs);
-        for job in jobs {
+        let mut before = std::mem::take(&mut self.jobs).into_iter().peekable();
+        self.jobs.extend(jobs.iter().map(|job| {
+            while before.next_if(|(id, _)| *id < job.id).is_some() {}
             let new = VirtualJob { until: job.submitted, ..VirtualJob::default() };
-            self.jobs.insert(job.id, before.get(&job.id).copied().unwrap_or(new));
-        }
-        let active: Vec<&SharingJob> =
-            jobs.iter().filter(|job| self.completion_s(job.id).is_none()).collect();
+            before.next_if(|(id, _)| *id == job.id).unwrap_or((job.id, new))
+        }));
+        let its = self.jobs.iter_mut().map(|(_, virtual_job)| virtual_job).zip(jobs);
+        let (mut active, jobs): (Vec<&mut VirtualJob>, Vec<&SharingJob>) =
+            its.filter(|(virtual_job, _)| virtual_job.completion_s.is_none()).unzip();
         let mut shares = PerPhase { map: Vec::new(), reduce: Vec::new() };
         for phase in Phase::BOTH {
-            let demands: Vec<f64> = active.iter().map(|job| self.demand(job, phase)).collect();
-            shares[phase] = job_shares(&active, &demands, pools, phase, slots[phase]);
+            let demands = active.iter().zip(&jobs).map(|(virtual_job, job)| virtual_job.demand(job, phase));
+            let demands: Vec<f64> = demands.collect();
+            shares[phase] = job_shares(&jobs, &demands, pools, phase, slots[phase]);
         }
-        for (at, job) in active.iter().enumerate() {
-            if let Some(entry) = self.jobs.get_mut(&job.id) {
-                entry.advance(now, job, PerPhase { map: shares.map[at], reduce: shares.reduce[at] });
-            }
+        for (at, (virtual_job, job)) in active.iter_mut().zip(jobs).enumerate() {
+            virtual_job.advance(now, job, PerPhase { map: shares.map[at], reduce: shares.reduce[at] });
         }
     }
+}
 
-    /// Returns the number of slots of a phase that a job can use in virtual time.
+impl VirtualJob {
+    /// Returns the number of slots of a phase that the job can use in virtual time.
     fn demand(&self, job: &SharingJob, phase: Phase) -> f64 {
-        let done = self.jobs.get(&job.id).map_or(PerPhase::default(), |job| job.done);
+        let done = self.done;
         if phase == Phase::Reduce && done.map < 1.0 && job.work.total_s.map > 0.0 {
             return 0.0;
         }
         let left_s = job.work.total_s[phase] * (1.0 - done[phase]);
         (left_s / job.work.task_s[phase].max(1e-3)).ceil()
     }
-}
 
-impl VirtualJob {
     /// Advances the job to `now` on these slots. What remains of the time after its maps are done
     /// is not used for reduces: they start with the next call.
     fn advance(&mut self, now: Time, job: &SharingJob, slots: PerPhase<f64>) {
