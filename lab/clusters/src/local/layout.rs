@@ -391,7 +391,8 @@ impl Layout {
         let flag = crate::folder::dir_flag(Some(&self.folder));
         let lost = |role: &Role| self.formatted && is_empty(&self.data_dir(role));
         // The others join the one that has all files.
-        let founder = self.recover.as_ref().or(self.forming.as_ref());
+        let first = self.begins_to_form.then(|| Self::namenode().name);
+        let founder = self.recover.as_ref().or(self.forming.as_ref()).or(first.as_ref());
         let needed = |role: &Role| founder.is_none_or(|founder| role.name == *founder);
         let namenodes = self.namenodes().filter(needed).filter(&lost).map(|role| self.data_dir(&role));
         let namenodes: Vec<PathBuf> = namenodes.collect();
