@@ -106,6 +106,9 @@ impl MemberFolder<'_> {
     ) -> Result<OpenFolder, E> {
         let known = self.prepare().map_err(E::from)?;
         let is_requested = self.is_recovery_requested().map_err(E::from)?;
+        if known.is_none() && self.join.is_empty() && !self.dir.join(self.owner.folder).exists() {
+            return self.found(one_master);
+        }
         let disk = self.disk().map_err(E::from)?;
         if is_requested && self.is_member(&disk).map_err(E::from)? {
             if let Some(leader) = self.member.find_leader(&self.others(), credentials).await {

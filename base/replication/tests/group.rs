@@ -21,6 +21,7 @@ use journal::{
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     future::Future,
+    path::Path,
     sync::{
         Arc, Mutex, RwLock,
         atomic::{AtomicUsize, Ordering},
@@ -497,7 +498,9 @@ async fn a_snapshot_of_several_parts_is_sent_again_after_interruptions() {
 
 /// Returns the names of the snapshots on a disk, oldest first.
 fn snapshots(disk: &CrashDisk) -> Vec<String> {
-    disk.files().into_keys().filter(|name| name.ends_with(".snap")).collect()
+    let is_snapshot =
+        |name: &String| Path::new(name).extension().is_some_and(|extension| extension == "snap");
+    disk.files().into_keys().filter(is_snapshot).collect()
 }
 
 /// Flips a bit of a file.

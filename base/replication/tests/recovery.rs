@@ -55,7 +55,9 @@ async fn member(voters: &[u64]) -> BTreeMap<String, Vec<u8>> {
     log.append_many(&records).unwrap();
     let upto = log.rotate().unwrap();
     let mut writer = log.snapshot_writer(upto).unwrap();
-    records.iter().for_each(|record| writer.push(record).unwrap());
+    for record in &records {
+        writer.push(record).unwrap();
+    }
     writer.finish().unwrap();
     log.snapshot_done(upto).unwrap();
     log.close().unwrap();

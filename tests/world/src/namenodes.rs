@@ -29,6 +29,7 @@ use replication::{
 };
 use std::{
     collections::BTreeMap,
+    path::Path,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
@@ -147,6 +148,10 @@ fn config() -> NameNodeConfig {
 
 fn address(place: u64) -> String {
     format!("m{place}:9400")
+}
+
+fn is_snapshot(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|extension| extension == "snap")
 }
 
 /// Returns the machine of a member. Each exchange gives a machine an ID that no other has had.
@@ -369,7 +374,7 @@ impl NameNodes {
         let seed = self.simulation.random();
         self.machine(place, |machine| {
             let files = machine.disk.files();
-            if let Some((name, bytes)) = files.iter().rfind(|(name, _)| name.ends_with(".snap")) {
+            if let Some((name, bytes)) = files.iter().rfind(|(name, _)| is_snapshot(name)) {
                 let mut bytes = bytes.clone();
                 let at = seed as usize % bytes.len();
                 bytes[at] ^= 1;
