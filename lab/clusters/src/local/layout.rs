@@ -561,22 +561,7 @@ impl Layout {
             )
         })?;
         let masters_before = masters_before.unwrap_or(masters);
-        for name in &overrides.recover {
-            let is_of = |kind: Kind| masters_of(kind, masters).any(|role| role.name == *name);
-            let known = MASTER_KINDS.into_iter().find(|kind| is_of(*kind)).filter(|_| earlier.is_some());
-            let Some(kind) = known else {
-                bail!(Usage(format!("--recover {name}: there is no such master in {}", folder.display())));
-            };
-            ensure_usage(overrides.recover.iter().filter(|other| is_kind(other, kind)).count() == 1, || {
-                format!(
-                    "--recover {name}: only one {} can be recovered, which the others join",
-                    kind.program()
-                )
-            })?;
-            ensure_usage(masters == masters_before, || {
-                format!("--recover {name}: the number of masters cannot be changed at the same start")
-            })?;
-        }
+        check_recover(&overrides.recover, masters, earlier.is_some(), masters == masters_before, &folder)?;
         let begins_to_form =
             before.as_ref().is_some_and(|shape| shape.formatted) && masters_before == 1 && masters > 1;
         // The members of the groups get these as flags.
@@ -781,6 +766,31 @@ impl Layout {
         args.extend(["--ready-file".into(), path(self.ready_file(role))]);
         args
     }
+}
+
+/// Checks the names of the masters that are to be recovered. `exists` says whether the folder has a
+/// cluster, and `same_number` whether this start has as many masters as the one before.
+fn check_recover(
+    names: &[String],
+    masters: u32,
+    exists: bool,
+    same_number: bool,
+    folder: &Path,
+) -> Result<()> {
+    for name in names {
+        let is_of = |kind: Kind| masters_of(kind, masters).any(|role| role.name == *name);
+        let known = MASTER_KINDS.into_iter().find(|kind| is_of(*kind)).filter(|_| exists);
+        let Some(kind) = known else {
+            bail!(Usage(format!("--recover {name}: there is no such master in {}", folder.display())));
+        };
+        ensure_usage(names.iter().filter(|other| is_kind(other, kind)).count() == 1, || {
+            format!("--recover {name}: only one {} can be recovered, which the others join", kind.program())
+        })?;
+        ensure_usage(same_number, || {
+            format!("--recover {name}: the number of masters cannot be changed at the same start")
+        })?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -79,7 +79,9 @@ async fn remove_last(mut layout: Layout, port: Option<u16>) -> Result<Layout> {
     launch.stop()?;
     layout.ports = launch.layout.ports;
     layout.other_ports = launch.layout.other_ports.clone();
-    MASTER_KINDS.into_iter().for_each(|kind| layout.other_ports.of_mut(kind).truncate(left - 1));
+    for kind in MASTER_KINDS {
+        layout.other_ports.of_mut(kind).truncate(left - 1);
+    }
     (layout.masters_before, layout.forming) = (layout.masters, Vec::new());
     for role in MASTER_KINDS.into_iter().flat_map(|kind| launch.layout.masters_of(kind).skip(left)) {
         layout.keep_folder(&role)?;
