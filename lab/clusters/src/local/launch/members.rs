@@ -5,10 +5,8 @@
 //! A folder of another group is never left where a NameNode is started: its member could vote in the
 //! old group. Folders are renamed, never deleted.
 
-use super::{
-    launch::{Launch, READY_TIMEOUT, check_group_ports},
-    layout::{Layout, Role, is_empty},
-};
+use super::{Launch, READY_TIMEOUT, check_group_ports};
+use crate::local::layout::{Layout, Role, is_empty};
 use anyhow::{Context, Result, anyhow, bail};
 use dfs_client::group::{ChangeResult, GroupChange, GroupClient};
 use std::{
@@ -112,12 +110,12 @@ impl Layout {
     }
 
     /// Records that all NameNodes have joined.
-    pub(super) fn end_forming(&mut self) -> Result<()> {
+    pub(in crate::local) fn end_forming(&mut self) -> Result<()> {
         if self.forming.take().is_some() { self.store() } else { Ok(()) }
     }
 
     /// Returns whether a NameNode forms the group, which the others join.
-    pub(super) fn is_founder(&self, role: &Role) -> bool {
+    pub(in crate::local) fn is_founder(&self, role: &Role) -> bool {
         match &self.forming {
             Some(founder) => role.name == *founder,
             None => !self.formatted && *role == Self::namenode(),
