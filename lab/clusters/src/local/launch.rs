@@ -6,10 +6,11 @@
 //! process group, no standard input, and a log file: Ctrl-C reaches only mrctl, and closing the
 //! terminal stops no daemon.
 
+mod members;
+
 use super::{
     layout::{Layout, MASTER_KINDS, OtherPorts, Role, is_empty},
     masters::ask_masters,
-    members::{change_members, joining},
     process::{Identity, cpu_seconds, end_processes, memory_bytes},
     state::{ClusterState, Daemon, Kind},
 };
@@ -17,6 +18,8 @@ use crate::folder::dir_flag;
 use anyhow::{Context, Result, anyhow, bail};
 use daemon::files::{PRIVATE, replace};
 use dfs_client::{Attributes, Client, ClientOptions, NodeReport, NodeState, path::DfsPath};
+pub use members::unused_name;
+use members::{change_members, joining};
 use rand::RngExt;
 use security::Credentials;
 use std::{
@@ -30,7 +33,7 @@ use std::{
 };
 use view::{masters::MasterStatus, output::Usage};
 
-pub(super) const READY_TIMEOUT: Duration = Duration::from_mins(1);
+const READY_TIMEOUT: Duration = Duration::from_mins(1);
 /// How long mrctl waits before it prints what it is waiting for.
 const NOTICE_AFTER: Duration = Duration::from_secs(5);
 /// How long to wait for the end of safemode after all DataNodes have reported. No further blocks
@@ -208,7 +211,7 @@ impl Launch {
     }
 
     /// Prepares a launch that has started nothing yet.
-    pub(super) fn of(layout: Layout) -> Self {
+    fn of(layout: Layout) -> Self {
         let (state, warnings, children) = (ClusterState::default(), Vec::new(), Vec::new());
         Self { layout, state, warnings, children, keep: false, tolerant: false }
     }
@@ -336,7 +339,7 @@ impl Launch {
     }
 
     /// Starts a daemon with additional flags.
-    pub(super) fn spawn_with(&mut self, role: &Role, flags: &[&str]) -> Result<()> {
+    fn spawn_with(&mut self, role: &Role, flags: &[&str]) -> Result<()> {
         let layout = &self.layout;
         let mut daemon = Daemon {
             name: role.name.clone(),
@@ -356,7 +359,7 @@ impl Launch {
     }
 
     /// Waits until the daemon with index `at` is ready. Returns its address.
-    pub(super) async fn await_daemon(&mut self, at: usize, deadline: Instant) -> Result<String> {
+    async fn await_daemon(&mut self, at: usize, deadline: Instant) -> Result<String> {
         let addr = await_ready(&self.state.daemons[at], deadline).await?;
         self.state.daemons[at].addr.clone_from(&addr);
         self.state.save(&self.layout.folder)?;
@@ -584,7 +587,7 @@ fn choose_other_ports(layout: &Layout, taken: [u16; 2]) -> Result<OtherPorts> {
 
 /// Fails if a master of a group that has started before would get another port: the others know it by
 /// its address.
-pub(super) fn check_group_ports(layout: &Layout, asked: Option<u16>) -> Result<()> {
+fn check_group_ports(layout: &Layout, asked: Option<u16>) -> Result<()> {
     let is_group = layout.masters > 1 && !layout.begins_to_form;
     let Some(ports) = layout.ports.filter(|_| is_group) else { return Ok(()) };
     let first = ports[0];

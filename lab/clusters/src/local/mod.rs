@@ -8,15 +8,13 @@ mod folders;
 mod launch;
 mod layout;
 mod masters;
-mod members;
 mod process;
 mod state;
 
 pub use folders::{remove_outside_folder, temporary_folder};
-pub use launch::{Launch, await_files, await_masters, describe_failure, restart};
+pub use launch::{Launch, await_files, await_masters, describe_failure, restart, unused_name};
 pub use layout::{Layout, Overrides, check_scheduler, lost_data};
 pub use masters::ask_masters;
-pub use members::unused_name;
 #[cfg(test)]
 pub use process::Identity;
 pub use process::{CpuTimes, ExitKind, cpu_seconds, cpu_times, end_processes, memory_bytes};

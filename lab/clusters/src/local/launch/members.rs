@@ -6,8 +6,8 @@
 //! A folder of another group is never left where a master is started: its member could vote in the
 //! old group. Folders are renamed, never deleted.
 
-use super::{
-    launch::{Launch, READY_TIMEOUT, check_group_ports},
+use super::{Launch, READY_TIMEOUT, check_group_ports};
+use crate::local::{
     layout::{Layout, MASTER_KINDS, Role, is_empty, is_kind},
     state::Kind,
 };
@@ -127,14 +127,14 @@ impl Layout {
     }
 
     /// Records that all masters of this kind have joined.
-    pub(super) fn end_forming(&mut self, kind: Kind) -> Result<()> {
+    pub(in crate::local) fn end_forming(&mut self, kind: Kind) -> Result<()> {
         let before = self.forming.len();
         self.forming.retain(|name| !is_kind(name, kind));
         if self.forming.len() < before { self.store() } else { Ok(()) }
     }
 
     /// Returns whether a master forms the group, which the others join.
-    pub(super) fn is_founder(&self, role: &Role) -> bool {
+    pub(in crate::local) fn is_founder(&self, role: &Role) -> bool {
         match self.forming.iter().find(|name| is_kind(name, role.kind)) {
             Some(founder) => role.name == *founder,
             None => !self.formatted && (*role == Self::namenode() || *role == Self::jobtracker()),
