@@ -1,7 +1,7 @@
 //! A deterministic simulation of the control plane: real NameNodes with their group and journals, in
 //! one thread, under simulated time, network and disks. A seed determines the whole run.
 //!
-//! - [`run`]: a run from begin to end;
+//! - [`mod@run`]: a run from begin to end;
 //! - `namenodes`: real drivers, members, stores; their disks and clocks;
 //! - `datanodes`: DataNodes without data;
 //! - `clients`: calls, repetitions, records;
