@@ -1,5 +1,5 @@
 //! The runtime of openraft: tokio, with two differences, without which a simulation could not be
-//! repeated. Waiters wake in order ([`crate::watch`]), and the random numbers of a thread can have a
+//! repeated. Waiters wake in order (`watch`), and the random numbers of a thread can have a
 //! seed.
 
 use crate::watch::Watch;
