@@ -342,7 +342,9 @@ impl Pair {
                 append(&mut self.store, entries).await
             }
             Step::Truncate(back) => {
-                let from = self.model.next().saturating_sub(*back).max(self.model.first);
+                // openraft does not truncate what is committed.
+                let committed = self.model.committed.map_or(0, |committed| committed.index + 1);
+                let from = self.model.next().saturating_sub(*back).max(self.model.first).max(committed);
                 self.model.entries.split_off(&from);
                 self.model.term += 1;
                 let last = self.model.entries.values().next_back().map(Entry::log_id);
@@ -366,7 +368,9 @@ impl Pair {
                 self.store.save_vote(&vote).await
             }
             Step::Commit(index) => {
-                self.model.committed = Some(log_id(1, *index));
+                // openraft commits only entries that exist.
+                let Some(last) = self.model.next().checked_sub(1) else { return Ok(()) };
+                self.model.committed = Some(log_id(1, last.min(*index)));
                 self.store.save_committed(self.model.committed).await
             }
             Step::Reopen => {
