@@ -1,5 +1,6 @@
 //! Finds a workload by name or file, together with the default cluster of the workload.
 
+pub use crate::case_size::CaseSize;
 use crate::{
     Setup, Workload,
     cluster_file::{ClusterFile, MACHINES_MAX, SLOTS_MAX},
@@ -11,17 +12,15 @@ use crate::{
     setup::Machine,
     trial,
     workload::{
-        JobPlan, OfferedLoad, coshh, history, papers, rumen, swim,
+        JobPlan, coshh, history, papers, rumen, swim,
         synthetic::{self, Arrivals},
         trace::{TraceError, check_time_range},
     },
 };
 use mrcore::{PerPhase, Phase, metrics::shares::MinShare};
 use schedulers::Params;
-use serde::Serialize;
 use std::{
     collections::BTreeSet,
-    fmt,
     io::ErrorKind,
     path::{Path, PathBuf},
 };
@@ -191,37 +190,6 @@ pub struct Case {
     pub skipped_jobs: Option<String>,
 }
 
-/// The size of a workload and its cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct CaseSize {
-    /// Number of jobs and of tasks.
-    pub jobs: usize,
-    pub tasks: usize,
-    /// Offered load of each phase; null if all jobs arrive at once.
-    pub offered_load: Option<OfferedLoad>,
-    pub machines: usize,
-    pub map_slots: u32,
-    pub reduce_slots: u32,
-}
-
-impl fmt::Display for CaseSize {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} with {} map and {} reduce slots, {}, {}",
-            crate::count(self.machines, "node"),
-            self.map_slots,
-            self.reduce_slots,
-            crate::count(self.jobs, "job"),
-            crate::count(self.tasks, "task"),
-        )?;
-        match self.offered_load {
-            Some(load) => write!(f, ", {load}"),
-            None => Ok(()),
-        }
-    }
-}
-
 impl Case {
     /// Returns the size with this seed.
     pub fn size(&self, seed: u64) -> CaseSize {
@@ -244,19 +212,6 @@ impl Case {
 }
 
 impl CaseSize {
-    /// Returns the size of a workload and its cluster.
-    pub fn of(setup: &Setup, workload: &Workload) -> Self {
-        let slots = setup.slots();
-        Self {
-            jobs: workload.jobs.len(),
-            tasks: workload.tasks(),
-            offered_load: workload.offered_load(setup).map(OfferedLoad::from),
-            machines: setup.machines.len(),
-            map_slots: slots.map,
-            reduce_slots: slots.reduce,
-        }
-    }
-
     /// Returns one line with the cluster, the number of jobs and tasks, and the source of task
     /// times.
     pub fn describe(&self, request: &Request, seeds: u64) -> String {

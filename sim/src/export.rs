@@ -1,7 +1,7 @@
 //! Writes a run in formats of other tools: the Standard Workload Format, and the files of Batsim.
 //! docs/research/simulator.md describes every field and what does not fit.
 
-use crate::{Outcome, catalog::CaseSize, experiment::Comparison};
+use crate::{Outcome, case_size::CaseSize, experiment::Comparison};
 use mrcore::{Span, Time, ids::JobId, metrics::JobFigures};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, fmt::Write as _};

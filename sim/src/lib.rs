@@ -7,6 +7,7 @@
 //! policies, and for the clock that measures the run time of policies. Read [`world`] first.
 
 pub mod campaign;
+mod case_size;
 pub mod catalog;
 mod cluster_file;
 pub mod clusters;

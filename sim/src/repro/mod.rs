@@ -17,7 +17,7 @@ pub use chronos::recovery;
 
 use crate::{
     Outcome,
-    catalog::CaseSize,
+    case_size::CaseSize,
     experiment::{Comparison, Experiment, ExperimentError, RunProgress, Step, Variant, makespan_s},
     profile::Profiles,
     report::{self, Cell, Table, svg},
