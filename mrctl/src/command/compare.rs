@@ -41,7 +41,7 @@ const EXIT_INTERRUPTED: i32 = 130;
     mrctl lab compare --policies 'fcs[skips=20|60;slack_max=3|5]' --dir results \\\n    \
       --workloads fcs-map-heavy --figures paper\n  \
     mrctl lab compare --policies fair,fcs --workloads gridmix --dir out --part 2/4\n  \
-    mrctl lab compare --policies fair,coda --workloads laptop-hsrtf --seeds 3 --real\n\n\
+    mrctl lab compare --policies fair,coda --workloads laptop-fcs --real\n\n\
     Options of a workload, in brackets: nodes, map-slots, reduce-slots, cluster,\n\
     jobs, gap, load, scale, trace-nodes, profiles, faults, mtbf, mttr; they are\n\
     those of `mrctl sim`, gap in seconds. Values separated by | give every\n\

@@ -38,8 +38,8 @@ const PAUSE: Duration = Duration::from_millis(500);
     mrctl masters add host4:9400\n  \
     mrctl masters remove host2:9400\n  \
     mrctl masters replace host2:9400 host4:9400\n  \
-    mrctl masters --offline DIR1 DIR2    compare the folders of stopped masters of a kind\n  \
-    mrctl up --masters 3 --detach        start three masters of each kind (experimental)"
+    mrctl masters --offline DIR1 DIR2    compare stopped masters\n  \
+    mrctl up --masters 3 --detach        start three of each kind"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]

@@ -54,8 +54,8 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(500);
     mrctl up --nodes 6 --racks 2 --replication 3 --detach\n  \
     mrctl up --config my.toml --detach         use your own settings\n  \
     mrctl up --open --detach                   allow clients without credentials\n  \
-    mrctl up --masters 3 --detach              three masters of each kind (experimental)\n  \
-    mrctl up --recover namenode2 --detach      two of three namenodes have lost their folders\n\n\
+    mrctl up --masters 3 --detach              three of each master\n  \
+    mrctl up --recover namenode2 --detach      two of three are lost\n\n\
     `jobtracker --print-config` prints all settings with their defaults.")]
 pub(crate) struct Args {
     /// Number of nodes, each with a datanode and a tasktracker [default: 3, or as before in this
