@@ -166,7 +166,7 @@ impl From<ClientError> for Exception {
             },
         };
         let message = match error.kind() {
-            // Clients such as PyPI's hdfs look for the words of Hadoop.
+            // Clients such as PyPI's hdfs compare the message with that of Hadoop.
             Some(Kind::NotFound) => format!("File does not exist: {error}"),
             _ => error.to_string(),
         };
