@@ -18,7 +18,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause before a request is repeated.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Show which namenode and which jobtracker lead, and change their groups
+/// Show the leading masters, and change their groups
 ///
 /// Asks each namenode and each jobtracker of the cluster. LAG is the number of log entries that it
 /// lacks, and CONTACT the time since the leader has heard from it; only the leader knows these. The
