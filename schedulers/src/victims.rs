@@ -202,7 +202,7 @@ pub struct GroupDeficit {
 /// number of slots above the share of each group; no group is left with less than its share. Slots
 /// that are already being released count for it. No attempt is preempted on a tracker where no task
 /// of the group may run: the group of the attempt would get the slot again, and the slot would be
-/// preempted again.
+/// preempted again. Returns the number of preempted attempts.
 pub fn preempt_for_group<G: Copy + Ord>(
     needy: &GroupDeficit,
     victims: &mut Victims,
@@ -210,7 +210,7 @@ pub fn preempt_for_group<G: Copy + Ord>(
     group: impl Fn(JobId) -> Option<G>,
     preempt_mode: PreemptMode,
     plan: &mut Plan<'_>,
-) {
+) -> u32 {
     let cluster = plan.cluster();
     let mut known = BTreeMap::<TrackerId, bool>::new();
     let mut usable = |on: TrackerId, plan: &Plan<'_>| {
@@ -218,19 +218,22 @@ pub fn preempt_for_group<G: Copy + Ord>(
         *known.entry(on).or_insert_with(|| jobs().any(|job| plan.has_work_for(job, needy.phase, on)))
     };
     let spared = victims.reserve_expected_slots(needy.deficit, |on| usable(on, plan));
+    let mut preempted = 0;
     for _ in spared..needy.deficit {
         let has_excess = |group: G| excess.get(&group).is_some_and(|excess| *excess >= 1.0 - 1e-9);
         let mut may = |id: AttemptId| {
             group(id.job()).is_some_and(has_excess)
                 && cluster.attempt(id).is_some_and(|attempt| usable(attempt.tracker, plan))
         };
-        let Some(victim) = victims.next(&mut may) else { return };
-        if plan.preempt_in_mode(victim, preempt_mode, needy.why.clone()).is_ok()
-            && let Some(excess) = group(victim.job()).and_then(|group| excess.get_mut(&group))
-        {
-            *excess -= 1.0;
+        let Some(victim) = victims.next(&mut may) else { break };
+        if plan.preempt_in_mode(victim, preempt_mode, needy.why.clone()).is_ok() {
+            preempted += 1;
+            if let Some(excess) = group(victim.job()).and_then(|group| excess.get_mut(&group)) {
+                *excess -= 1.0;
+            }
         }
     }
+    preempted
 }
 
 /// Conditions that hold, and since when, by key.

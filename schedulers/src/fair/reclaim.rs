@@ -18,7 +18,7 @@ pub(super) struct Reclaim {
     below_min: HeldConditions<(usize, Phase)>,
     /// Since when pools have been below half their fair share.
     below_half: HeldConditions<(usize, Phase)>,
-    /// Pools for which map slots are being preempted.
+    /// Pools below their shares for which maps have been preempted.
     reclaiming_pools: BTreeSet<usize>,
 }
 
@@ -50,9 +50,9 @@ impl Reclaim {
         self.preempt_mode
     }
 
-    /// Returns whether map slots are being preempted for a pool. Its jobs then do not wait for
-    /// locality. Otherwise the slot would go back to the pool that it was taken from, and would be
-    /// preempted again.
+    /// Returns whether maps have been preempted for a pool that is still below its share. Its jobs
+    /// then do not wait for locality. Otherwise the slot would go back to the pool that it was taken
+    /// from, and would be preempted again.
     pub(super) fn is_reclaiming(&self, pool: Option<usize>) -> bool {
         pool.is_some_and(|pool| self.reclaiming_pools.contains(&pool))
     }
@@ -71,32 +71,32 @@ impl Reclaim {
     /// Preempts attempts of pools above their shares, the youngest first, for the missing slots.
     pub(super) fn run(&mut self, phases: &[Phase], pools: &Pools, plan: &mut Plan<'_>) {
         for phase in phases.iter().copied() {
-            let mut needy_groups = Vec::new();
-            if phase == Phase::Map {
-                self.reclaiming_pools.clear();
-            }
+            let mut needy_pools = Vec::new();
             for (number, pool) in pools.iter().enumerate() {
                 let deficit = self.deficit(number, pool, phase, plan.now());
                 if deficit > 0 {
-                    if phase == Phase::Map {
-                        self.reclaiming_pools.insert(number);
-                    }
                     let why = Why::rule("pool-below-share").with("held", f64::from(pool.held_slots[phase]));
                     let why = why.with("share", pool.fair_share[phase]);
                     let jobs: Vec<JobId> = pool.jobs().collect();
                     let why = jobs.first().map_or(why.clone(), |job| why.with_beneficiary(*job));
-                    needy_groups.push(GroupDeficit { jobs, phase, deficit, why });
+                    needy_pools.push((number, GroupDeficit { jobs, phase, deficit, why }));
+                } else if phase == Phase::Map {
+                    self.reclaiming_pools.remove(&number);
                 }
             }
-            if needy_groups.is_empty() {
+            if needy_pools.is_empty() {
                 continue;
             }
             let above = |pool: &Pool| pool.retained_slots(phase, plan) - pool.fair_share[phase];
             let mut excess: BTreeMap<usize, f64> = pools.iter().map(above).enumerate().collect();
             let mut victims = Victims::youngest_first(phase, plan);
-            for needy in &needy_groups {
-                let number = |job| pools.pool_number(job);
-                preempt_for_group(needy, &mut victims, &mut excess, number, self.preempt_mode, plan);
+            for (number, needy) in &needy_pools {
+                let pool_of = |job| pools.pool_number(job);
+                let preempted =
+                    preempt_for_group(needy, &mut victims, &mut excess, pool_of, self.preempt_mode, plan);
+                if phase == Phase::Map && preempted > 0 {
+                    self.reclaiming_pools.insert(*number);
+                }
             }
         }
     }
