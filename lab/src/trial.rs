@@ -6,7 +6,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use client::{JobTracker, Submission};
-use clusters::local::{Kind, Launch, Layout, Overrides, temporary_folder};
+use clusters::local::{Kind, Launch, Layout, Overrides, TemporaryCluster};
 use daemon::{Bytes, Period};
 use dfs_client::{Client, PutOptions, PutSource, path::DfsPath};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
@@ -43,12 +43,12 @@ pub struct TrialResult {
 
 /// Runs a trial in a temporary folder below `within`, which is removed afterwards.
 pub async fn run(trial: &Trial, within: &Path) -> Result<TrialResult> {
-    let folder = temporary_folder(within, "fermata-trial-")?;
+    let folder = TemporaryCluster::create(within, "fermata-trial-")?;
     let ran = tokio::select! {
         ran = run_in_folder(trial, folder.path()) => ran?,
         () = daemon::lifecycle::end_signal() => bail!("interrupted: the cluster of the trial was stopped and removed"),
     };
-    folder.close().context("cannot remove the folder of the trial")?;
+    folder.close()?;
     Ok(ran)
 }
 

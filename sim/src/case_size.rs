@@ -15,6 +15,33 @@ pub struct CaseSize {
     pub machines: usize,
     pub map_slots: u32,
     pub reduce_slots: u32,
+    /// How the bytes of a SWIM trace were scaled.
+    #[serde(flatten)]
+    pub scale: Option<TraceScale>,
+}
+
+/// How the bytes of a trace were scaled to the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct TraceScale {
+    /// All bytes are multiplied by it.
+    #[serde(rename = "scale")]
+    pub factor: f64,
+    /// The nodes of the cluster that the trace was recorded on; null if the factor was given.
+    pub trace_nodes: Option<u32>,
+    /// Whether that number follows from the name of the file, because it was not given.
+    pub trace_nodes_guessed: bool,
+}
+
+impl fmt::Display for TraceScale {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Four digits.
+        let factor = format!("{:.3e}", self.factor).parse().unwrap_or(self.factor);
+        write!(f, "bytes times {factor}")?;
+        let Some(nodes) = self.trace_nodes else { return Ok(()) };
+        let guessed =
+            if self.trace_nodes_guessed { ", guessed from its name: --trace-nodes sets it" } else { "" };
+        write!(f, " (the cluster of the trace had {}{guessed})", crate::count(nodes as usize, "node"))
+    }
 }
 
 impl fmt::Display for CaseSize {
@@ -28,8 +55,11 @@ impl fmt::Display for CaseSize {
             crate::count(self.jobs, "job"),
             crate::count(self.tasks, "task"),
         )?;
-        match self.offered_load {
-            Some(load) => write!(f, ", {load}"),
+        if let Some(load) = self.offered_load {
+            write!(f, ", {load}")?;
+        }
+        match self.scale {
+            Some(scale) => write!(f, ", {scale}"),
             None => Ok(()),
         }
     }
@@ -46,6 +76,7 @@ impl CaseSize {
             machines: setup.machines.len(),
             map_slots: slots.map,
             reduce_slots: slots.reduce,
+            scale: None,
         }
     }
 }

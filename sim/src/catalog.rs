@@ -1,6 +1,6 @@
 //! Finds a workload by name or file, together with the default cluster of the workload.
 
-pub use crate::case_size::CaseSize;
+pub use crate::case_size::{CaseSize, TraceScale};
 use crate::{
     Setup, Workload,
     cluster_file::{ClusterFile, MACHINES_MAX, SLOTS_MAX},
@@ -186,14 +186,17 @@ pub struct Case {
     /// Whether the jobs of a group are identical. If so, their slowdowns are relative to the run
     /// time of one of them alone on the cluster.
     pub groups_identical: bool,
-    /// Message about jobs that were skipped while the workload was read, if any.
-    pub skipped_jobs: Option<String>,
+    /// What the user should know about the file of the workload: jobs that were skipped, and what was
+    /// guessed.
+    pub notes: Vec<String>,
+    /// How the bytes of a SWIM trace were scaled.
+    pub scale: Option<TraceScale>,
 }
 
 impl Case {
     /// Returns the size with this seed.
     pub fn size(&self, seed: u64) -> CaseSize {
-        CaseSize::of(&self.setup, &(self.workload)(seed))
+        CaseSize { scale: self.scale, ..CaseSize::of(&self.setup, &(self.workload)(seed)) }
     }
 
     /// Returns what differs between the first two seeds.
@@ -220,11 +223,11 @@ impl CaseSize {
             None if uses_profiles(&request.workload) => ", built-in profiles".to_owned(),
             None => String::new(),
         };
-        let scale = request.scale.map_or_else(String::new, |scale| format!(", bytes times {scale}"));
         format!(
-            "simulated: {} on {self}{scale}, {}{profiles}",
+            "simulated: {} on {self}, {}{}{profiles}",
             request.workload,
             crate::count(seeds as usize, "seed"),
+            if seeds > 1 { " (jobs, tasks and load are those of the first)" } else { "" },
         )
     }
 }
@@ -414,7 +417,8 @@ fn check_request(request: &Request) -> Result<(), CatalogError> {
     let above = [("gap", request.gap_s), ("scale", request.scale), ("load", request.load)];
     for (flag, value) in above {
         if let Some(value) = value.filter(|value| !(value.is_finite() && *value > 0.0)) {
-            return Err(CatalogError::Number { flag, value: value.to_string(), wanted: "above 0" });
+            let wanted = if value > 0.0 { "smaller" } else { "above 0" };
+            return Err(CatalogError::Number { flag, value: value.to_string(), wanted });
         }
     }
     if let Some(load) = request.load.filter(|load| *load > LOAD_MAX) {
@@ -544,7 +548,7 @@ fn built_in_case(request: &Request, profiles: Profiles) -> Option<Case> {
     if REAL_WORKLOADS.contains(&request.workload.as_str()) {
         params = trial::short_waits();
     }
-    Some(Case { setup, workload, users, params, groups_identical, skipped_jobs: None })
+    Some(Case { setup, workload, users, params, groups_identical, notes: Vec::new(), scale: None })
 }
 
 /// Opens the workload in a file. `reduce_slots` is the number of reduce slots of the cluster file.
@@ -559,7 +563,7 @@ fn from_file(request: &Request, reduce_slots: Option<u32>) -> Result<Case, Catal
             CatalogError::Unknown { name }
         });
     }
-    let mut skipped_jobs = None;
+    let (mut notes, mut scale) = (Vec::new(), None);
     let name = request.workload.strip_suffix(".gz").unwrap_or(&request.workload);
     let kind = Path::new(name).extension().unwrap_or_default().to_string_lossy();
     let nodes = request.nodes;
@@ -569,6 +573,11 @@ fn from_file(request: &Request, reduce_slots: Option<u32>) -> Result<Case, Catal
         let nodes = nodes.unwrap_or(trace_nodes);
         let setup = uniform_cluster(nodes, 4, 2);
         let bytes = request.scale.unwrap_or(f64::from(nodes) / f64::from(trace_nodes));
+        scale = Some(TraceScale {
+            factor: bytes,
+            trace_nodes: request.scale.is_none().then_some(trace_nodes),
+            trace_nodes_guessed: request.scale.is_none() && request.trace_nodes.is_none(),
+        });
         let flag = request.reduce_slots.map(|slots| slots.saturating_mul(nodes));
         let reduces_max = reduce_slots.or(flag).unwrap_or(setup.slots().reduce);
         let scaling = swim::Scaling { bytes, block: 128 << 20, reduces_max };
@@ -577,7 +586,7 @@ fn from_file(request: &Request, reduce_slots: Option<u32>) -> Result<Case, Catal
         let rumen::Trace { workload, hosts, without_tasks } = rumen::read(path)?;
         if !without_tasks.is_empty() {
             let count = without_tasks.len();
-            skipped_jobs = Some(format!(
+            notes.push(format!(
                 "skipped {count} jobs of the trace that have no tasks: {}",
                 without_tasks.join(", ")
             ));
@@ -587,7 +596,8 @@ fn from_file(request: &Request, reduce_slots: Option<u32>) -> Result<Case, Catal
         let history = history::read(path)?;
         let machines = crate::replay::machines(&history, PerPhase::default(), 0);
         let setup = Setup { machines, ..Setup::even(1, history.slots, "fifo") };
-        skipped_jobs = history::skipped_jobs(&history.skipped_jobs);
+        notes.extend(history::skipped_jobs(&history.skipped_jobs));
+        notes.extend(history.guessed_cluster());
         (setup, history.succeeded().0)
     } else {
         return Err(CatalogError::Kind { path: request.workload.clone() });
@@ -600,7 +610,7 @@ fn from_file(request: &Request, reduce_slots: Option<u32>) -> Result<Case, Catal
         let sample = workload.clone().resampled(seed);
         if is_swim { sample.with_random_users(seed) } else { sample }
     });
-    Ok(Case { setup, workload, users, params, groups_identical: false, skipped_jobs })
+    Ok(Case { setup, workload, users, params, groups_identical: false, notes, scale })
 }
 
 #[cfg(test)]
@@ -737,6 +747,41 @@ mod tests {
         // The eighth machine is of the type of the second.
         assert_eq!((of("coshh.nodes.n6.speed"), of("coshh.nodes.n7.speed")), (Some("0.01"), Some("1")));
         schedulers::make("coshh", &case.params).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    #[test]
+    fn scale_of_a_trace_and_what_it_follows_from_are_known() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let open_trace = |name: &str, change: fn(&mut Request)| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, "job0\t0\t0\t1000\t0\t0\n").expect("a disk");
+            let mut asked = request(path.to_str().expect("UTF-8"));
+            change(&mut asked);
+            let size = open(&asked).unwrap_or_else(|error| panic!("{error}")).size(1);
+            (size.scale.expect("it is scaled"), size.describe(&asked, 2))
+        };
+        let of = |factor, trace_nodes, trace_nodes_guessed| TraceScale {
+            factor,
+            trace_nodes,
+            trace_nodes_guessed,
+        };
+        let (scale, text) = open_trace("mine.tsv", |asked| asked.nodes = Some(20));
+        assert_eq!(scale, of(20.0 / 600.0, Some(600), true));
+        let wanted = ", bytes times 0.03333 (the cluster of the trace had 600 nodes, guessed from its name: \
+                      --trace-nodes sets it), 2 seeds (jobs, tasks and load are those of the first)";
+        assert!(text.ends_with(wanted), "{text}");
+        let (scale, _) = open_trace("FB-2010_a.tsv", |asked| asked.nodes = Some(30));
+        assert_eq!(scale, of(0.01, Some(3000), true));
+        let (scale, text) = open_trace("FB-2010_a.tsv", |asked| {
+            (asked.nodes, asked.trace_nodes) = (Some(30), Some(60));
+        });
+        assert_eq!(scale, of(0.5, Some(60), false));
+        assert!(text.contains(", bytes times 0.5 (the cluster of the trace had 60 nodes), "), "{text}");
+        let (scale, text) = open_trace("mine.tsv", |asked| asked.scale = Some(3.0));
+        assert_eq!(scale, of(3.0, None, false));
+        assert!(text.contains(", bytes times 3, "), "{text}");
+        let json = serde_json::to_value(open(&request("mixed")).expect("a name").size(1)).expect("numbers");
+        assert_eq!(json.get("scale"), None, "other workloads have none");
     }
 
     #[test]

@@ -240,7 +240,15 @@ mod tests {
 
     fn size(machines: usize) -> CaseSize {
         let offered_load = Some(OfferedLoad { map: 0.5, reduce: 0.25 });
-        CaseSize { jobs: 31, tasks: 62, offered_load, machines, map_slots: 160, reduce_slots: 40 }
+        CaseSize {
+            jobs: 31,
+            tasks: 62,
+            offered_load,
+            machines,
+            map_slots: 160,
+            reduce_slots: 40,
+            scale: None,
+        }
     }
 
     fn run(comparison: &Comparison) -> Run<'_> {

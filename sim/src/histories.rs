@@ -1,11 +1,14 @@
 //! Writes the histories of simulated jobs, in the format of the JobTracker
 //! (docs/research/history-format.md). Times are counted from the start of the run.
+//!
+//! A machine counts as registered from the start of the run, because a job may be submitted before
+//! the first heartbeats. So each history names the whole cluster, without machines that were lost.
 
 use crate::{BEGINNING, Setup};
 use mrcore::{
     Fact, Time,
     history::{HistoryLines, Policy},
-    ids::JobId,
+    ids::{Incarnation, JobId, TrackerId},
 };
 use std::{
     collections::BTreeMap,
@@ -35,6 +38,8 @@ pub(crate) struct Histories {
     folder: PathBuf,
     lines: HistoryLines,
     unwritten: BTreeMap<JobId, String>,
+    /// The ID in `lines` of each machine that has not registered yet, by name.
+    unregistered: BTreeMap<String, TrackerId>,
 }
 
 impl Histories {
@@ -42,12 +47,35 @@ impl Histories {
         let cluster = format!("simulated, policy {}, seed {}", setup.scheduler, setup.seed);
         let params = setup.params.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
         let lines = HistoryLines::new(&cluster, Policy { name: setup.scheduler.clone(), params });
-        let lines = lines.with_made_by(recording.made_by);
-        Self { folder: recording.folder.to_owned(), lines, unwritten: BTreeMap::new() }
+        let mut lines = lines.with_made_by(recording.made_by);
+        let mut unregistered = BTreeMap::new();
+        for (at, machine) in setup.machines.iter().enumerate() {
+            // The core counts its IDs from 0.
+            let (tracker, name) = (TrackerId(u32::MAX - at as u32), setup.node_name(at));
+            let joined = Fact::TrackerJoined {
+                tracker,
+                name: name.clone(),
+                incarnation: Incarnation(0),
+                host: name.clone(),
+                rack: machine.rack_name(),
+                shuffle_addr: String::new(),
+                logs_addr: String::new(),
+                slots: machine.slots,
+            };
+            lines.of_fact(BEGINNING, &joined);
+            unregistered.insert(name, tracker);
+        }
+        Self { folder: recording.folder.to_owned(), lines, unwritten: BTreeMap::new(), unregistered }
     }
 
     /// Adds the lines of a fact.
     pub(crate) fn add(&mut self, at: Time, fact: &Fact) -> Result<(), String> {
+        if let Fact::TrackerJoined { name, .. } = fact
+            && let Some(tracker) = self.unregistered.remove(name)
+        {
+            let (name, why) = (name.clone(), String::new());
+            self.lines.of_fact(at, &Fact::TrackerForgotten { tracker, name, why });
+        }
         let lines = self.lines.of_fact(Time(at.since(BEGINNING).0), fact);
         let Some(job) = fact.job().filter(|_| !lines.is_empty()) else { return Ok(()) };
         let unwritten = self.unwritten.entry(job).or_default();

@@ -32,6 +32,7 @@ pub mod workload;
 pub mod world;
 
 pub use cluster_file::{MACHINES_MAX, SLOTS_MAX};
+pub use external::kill_all as kill_external_policies;
 pub use histories::Recording;
 pub use mrcore::{
     PerPhase, Phase, Span,

@@ -28,6 +28,8 @@ pub struct Outcome {
     pub unsubmitted: Vec<UnsubmittedJob>,
     /// Whether the monitor of the run has stopped it.
     pub stopped: bool,
+    /// The task that was started again and again, which ended the run; in one line.
+    pub stall: Option<String>,
     /// When each fault that occurred began.
     pub fault_times: Vec<Time>,
     /// How often rare cases occurred, if rules were checked.

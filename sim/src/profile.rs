@@ -28,6 +28,13 @@ pub struct Profile {
     pub spread: f64,
 }
 
+/// The valid rates, MB per second, bytes of output per byte of input, seconds of a start, and spreads.
+/// Other values are mistakes in the unit, and durations would not fit the simulated time.
+pub(crate) const RATES: [f64; 2] = [0.001, 1e9];
+const OUT_MAX: f64 = 1e4;
+const START_S_MAX: f64 = 86_400.0;
+const SPREAD_MAX: f64 = 3.0;
+
 /// Profiles by name of the program.
 pub type Profiles = BTreeMap<String, Profile>;
 
@@ -101,15 +108,22 @@ impl Profile {
         let Profile { map_mbps, map_out, reduce_mbps, reduce_out, merge_mbps, start_s, spread } = *self;
         let rates = [("map_mbps", map_mbps), ("reduce_mbps", reduce_mbps), ("merge_mbps", merge_mbps)];
         for (field, value) in rates {
-            if !(value.is_finite() && value > 0.0) {
-                return Err(format!("{field} = {value} is not valid: it must be a rate above 0"));
+            if !(RATES[0]..=RATES[1]).contains(&value) {
+                let [least, most] = RATES;
+                return Err(format!(
+                    "{field} = {value} is not valid: it must be from {least} to {most} MB/s"
+                ));
             }
         }
-        let others =
-            [("map_out", map_out), ("reduce_out", reduce_out), ("start_s", start_s), ("spread", spread)];
-        for (field, value) in others {
-            if !(value.is_finite() && value >= 0.0) {
-                return Err(format!("{field} = {value} is not valid: it must not be below 0"));
+        let others = [
+            ("map_out", map_out, OUT_MAX),
+            ("reduce_out", reduce_out, OUT_MAX),
+            ("start_s", start_s, START_S_MAX),
+            ("spread", spread, SPREAD_MAX),
+        ];
+        for (field, value, most) in others {
+            if !(0.0..=most).contains(&value) {
+                return Err(format!("{field} = {value} is not valid: it must be from 0 to {most}"));
             }
         }
         Ok(())
@@ -149,6 +163,13 @@ mod tests {
             assert!(error.starts_with(wanted), "{error}");
             let has_line_again = error.contains("line 2") || error.contains("2 |");
             assert!(!has_line_again && error.lines().count() == 1, "{error}");
+        }
+        for bad in ["map_mbps = 1e300", "reduce_mbps = nan", "merge_mbps = 1e-9", "map_out = 1e9"] {
+            assert!(parse(&format!("[grep]\n{bad}")).is_err(), "{bad}");
+        }
+        for bad in ["reduce_out = inf", "start_s = 1e6", "spread = 50.0", "spread = -0.1"] {
+            let error = parse(&format!("[grep]\n{bad}")).expect_err(bad).to_string();
+            assert!(error.contains(" is not valid: it must be from 0 to "), "{error}");
         }
         let error = parse("[x]\nmap_mbps = 1").expect_err("more is needed").to_string();
         assert!(error.contains("x: map_out is missing"), "{error}");

@@ -11,7 +11,7 @@ use crate::{
     trial::Fidelity,
     workload::{
         OfferedLoad, Workload,
-        history::{History, PolicyUse, TrackerRow},
+        history::{History, PolicyUse},
     },
 };
 use mrcore::{PerPhase, Span, ids::JobId};
@@ -149,7 +149,7 @@ impl ReplayRequest {
 
     /// Returns the requested slots if the history does not record the real slots, else none.
     fn real_slots(&self, history: &History) -> PerPhase<Option<u32>> {
-        if history.environment.is_none() { self.slots } else { PerPhase::default() }
+        if history.described_trackers().is_empty() { self.slots } else { PerPhase::default() }
     }
 
     /// Describes how the cluster differs from that of the history; `None` if it is the same.
@@ -273,7 +273,7 @@ fn changed_setup(history: &History, what: &ReplayRequest) -> Setup {
 /// recorded in the history, else the largest number of slots that was in use at the same time.
 pub(crate) fn machines(history: &History, slots: PerPhase<Option<u32>>, more: i32) -> Vec<Machine> {
     let usual = Setup::even(1, history.slots, "fifo").machines[0].clone();
-    let places: &[TrackerRow] = history.environment.as_ref().map_or(&[], |environment| &environment.trackers);
+    let places = history.described_trackers();
     let mut racks: Vec<&str> = places.iter().map(|place| place.rack.as_str()).collect();
     racks.sort_unstable();
     racks.dedup();
@@ -396,7 +396,7 @@ impl Replay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::TimesAlone;
+    use crate::{experiment::TimesAlone, workload::history::TrackerRow};
     use std::collections::BTreeMap;
 
     fn empty_request() -> ReplayRequest {
@@ -466,7 +466,9 @@ mod tests {
             None,
             "without recorded slots, the requested slots are the real ones"
         );
-        history.environment = Some(crate::workload::history::Environment::default());
+        let trackers = vec![TrackerRow { name: "a".into(), ..TrackerRow::default() }];
+        let environment = crate::workload::history::Environment { trackers, ..Default::default() };
+        history.environment = Some(environment);
         assert_eq!(what.changes(&history).as_deref(), Some("8 map slots per node"));
         what.slots.reduce = Some(2);
         assert_eq!(what.changes(&history).as_deref(), Some("8 map and 2 reduce slots per node"));
@@ -529,6 +531,26 @@ mod tests {
         ];
         let text = ("a file".to_owned(), lines.join("\n"));
         crate::workload::history::read_texts(&[text]).expect("it reads")
+    }
+
+    /// All jobs are submitted before the first heartbeat, and need few of the machines.
+    #[test]
+    fn jobs_submitted_at_time_0_are_replayed_on_the_whole_cluster() {
+        use crate::{World, trial};
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut trial = trial::short();
+        trial.workload.jobs.retain(|job| job.group == "small");
+        trial.workload.jobs.iter_mut().for_each(|job| job.at = Span(0));
+        let slots = PerPhase { map: 20, reduce: 10 };
+        trial.setup.machines.iter_mut().for_each(|machine| machine.slots = slots);
+        let count = trial.setup.machines.len();
+        let recording = Recording { folder: folder.path(), made_by: "a test", variant: 0 };
+        let world = World::new(trial.setup, trial.workload).expect("a policy").with_histories(recording);
+        world.run(None).expect("no rule broken");
+        let history = crate::workload::history::read(folder.path()).expect("histories");
+        assert_eq!((history.trackers.len(), history.guessed_cluster()), (count, None));
+        let machines = machines(&history, PerPhase::default(), 0);
+        assert!(machines.len() == count && machines.iter().all(|machine| machine.slots == slots));
     }
 
     #[test]

@@ -56,6 +56,13 @@ pub struct Machine {
     pub disk_bytes: u64,
 }
 
+impl Machine {
+    /// Returns the name of its rack, with which its tracker registers.
+    pub(crate) fn rack_name(&self) -> String {
+        format!("r{}", self.rack)
+    }
+}
+
 /// Costs of operations in addition to the work of tasks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Costs {

@@ -553,7 +553,7 @@ fn archived_accuracy_meets_its_goals() {
     let upper_end = |of_repeat: &dyn Fn(usize) -> Vec<f64>| {
         let mean = |errors: Vec<f64>| errors.iter().sum::<f64>() / errors.len() as f64;
         let figure = Figure::of(&(0..repeats).map(|at| mean(of_repeat(at))).collect::<Vec<_>>());
-        figure.mean + figure.half_width
+        figure.mean + figure.half_width.unwrap()
     };
     let all = upper_end(&|at| errors.values().flat_map(|of_repeats| of_repeats[at].clone()).collect());
     assert!(all <= 0.1, "all: the upper end of the interval is {all:.3}");

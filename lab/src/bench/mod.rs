@@ -19,7 +19,7 @@ mod wire;
 use anyhow::{Context, Result, ensure};
 use clusters::{
     certificates::certify,
-    local::{Launch, Layout, Overrides, temporary_folder},
+    local::{Launch, Layout, Overrides, TemporaryCluster},
 };
 use daemon::Bytes;
 use measurement::Measurement;
@@ -110,7 +110,7 @@ pub async fn run(command: BenchCommand, provenance: &Value) -> Result<ExitCode> 
             return Ok(ExitCode::SUCCESS);
         }
     };
-    let folder = temporary_folder(dir, "fermata-bench-")?;
+    let folder = TemporaryCluster::create(dir, "fermata-bench-")?;
     let measuring = async {
         match &command {
             BenchCommand::Dfs(args) => measure(args, folder.path()).await,
@@ -128,7 +128,7 @@ pub async fn run(command: BenchCommand, provenance: &Value) -> Result<ExitCode> 
             return Ok(ExitCode::FAILURE);
         }
     };
-    folder.close().context("cannot remove the folder of the benchmark")?;
+    folder.close()?;
     measurement::print(&figures, json.then_some(provenance))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -7,7 +7,7 @@ mod steal;
 mod summary;
 
 use crate::{bench::measurement::run_table, trial};
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 use sim::{
     World,
@@ -16,7 +16,10 @@ use sim::{
     report::{self, Table, archive},
     trial::{Trial, all, narrow_link, short},
 };
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 use steal::CpuTimes;
 use summary::Comparison;
 use view::output::{self, Usage};
@@ -74,6 +77,34 @@ pub struct Args {
     json: bool,
 }
 
+impl Args {
+    /// Whether the jobs run on a temporary cluster on this machine, and not on machines of their own.
+    pub fn starts_local_cluster(&self) -> bool {
+        self.paced || self.link.is_some()
+    }
+
+    /// Checks that the folders can be written, before anything that takes minutes. Creates the one of
+    /// the histories.
+    fn check_folders(&self) -> Result<()> {
+        let check = |flag: &str, folder: &Path| -> Result<()> {
+            if !folder.is_dir() {
+                let why = "there is no such folder: create it, or give another one";
+                bail!(Usage(format!("{flag} {}: {why}", folder.display())));
+            }
+            let probe = tempfile::tempfile_in(folder);
+            probe.map(drop).with_context(|| format!("{flag} {}: cannot write to it", folder.display()))
+        };
+        check("--dir", &self.dir)?;
+        let Some(folder) = &self.histories else { return Ok(()) };
+        if folder.exists() && !folder.is_dir() {
+            bail!(Usage(format!("--histories {}: this is a file: give a folder", folder.display())));
+        }
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("--histories {}: cannot create it", folder.display()))?;
+        check("--histories", folder)
+    }
+}
+
 /// The smallest size of the largest input: blocks have at least one MiB.
 const SIZE_MIN: u64 = 16 << 20;
 
@@ -115,14 +146,18 @@ pub async fn run(args: &Args, provenance: &Value) -> Result<ExitCode> {
         output::line(removed.map_or_else(|| "no killed run has left machines".to_owned(), shown))?;
         return Ok(ExitCode::SUCCESS);
     }
+    args.check_folders()?;
     let (date, load_before) = (output::utc(output::now_ms()), load_average());
-    let (all, profiles) = if args.paced || args.link.is_some() {
+    let (all, profiles) = if args.starts_local_cluster() {
         (run_paced(args).await?, Value::Null)
     } else {
         tokio::select! {
             // The handlers of signals are installed before the machines are created.
             biased;
-            () = daemon::lifecycle::end_signal() => bail!("interrupted"),
+            () = daemon::lifecycle::end_signal() => {
+                eprintln!("mrctl: interrupted: removing the machines, which takes some seconds");
+                bail!("interrupted");
+            }
             ran = Box::pin(run_real(args)) => ran?,
         }
     };
@@ -205,9 +240,6 @@ async fn run_real(args: &Args) -> Result<(Vec<Comparison>, Value)> {
         if args.only.is_empty() { known } else { find(&known, |workload| workload.name, &args.only)? };
     if args.size.0 < SIZE_MIN {
         bail!(Usage(format!("--size {}: must be at least 16MiB", args.size)));
-    }
-    if let Some(file) = args.histories.as_deref().filter(|path| path.exists() && !path.is_dir()) {
-        bail!(Usage(format!("--histories {}: this is a file: give a folder", file.display())));
     }
     machines::check()?;
     eprintln!("mrctl: starting machines and writing inputs");

@@ -278,8 +278,7 @@ impl Bench {
         let Some(folder) = &self.histories else { return Ok(()) };
         let file = folder.join(format!("{name}.jsonl"));
         let all: String = texts.iter().map(|(_, text)| text.as_str()).collect();
-        std::fs::create_dir_all(folder)
-            .and_then(|()| std::fs::write(&file, all))
+        daemon::files::replace(&file, all.as_bytes(), daemon::files::USUAL, true)
             .with_context(|| format!("cannot write {}", file.display()))
     }
 

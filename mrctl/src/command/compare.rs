@@ -1,7 +1,8 @@
 //! `mrctl lab compare`: compares policies on several workloads, with paired statistics.
 
 use super::{
-    outputs::{can_write_all, create_figures_folder, create_folder, write, write_figures},
+    interrupt,
+    outputs::{Outputs, create_figures_folder, create_folder, svg_names, write, write_figures},
     provenance::Provenance,
     sim::{FAILURE_TIME_MIN, parse_policies, policy_files},
 };
@@ -28,9 +29,6 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
 };
-
-/// Exit code of a process that Ctrl-C has ended at once.
-const EXIT_INTERRUPTED: i32 = 130;
 
 /// Compare policies on several workloads, with paired statistics
 #[derive(Debug, clap::Args)]
@@ -97,23 +95,13 @@ pub(crate) struct Args {
 /// Parses `I/N` to the index from 0 and the number of parts.
 fn parse_part(text: &str) -> Result<(usize, usize), String> {
     let numbers = |(at, of): (&str, &str)| Some((at.parse::<usize>().ok()?, of.parse::<usize>().ok()?));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
+    let are_numbers = text.split_once('/').is_some_and(|(at, of)| is_number(at) && is_number(of));
     match text.split_once('/').and_then(numbers) {
+        None if are_numbers => Err("the numbers are too large: give I/N with I from 1 to N".into()),
         Some((at, of)) if 1 <= at && at <= of => Ok((at - 1, of)),
         _ => Err("it must be I/N with I from 1 to N, such as 2/4".into()),
     }
-}
-
-/// Returns a flag that the first Ctrl-C or SIGTERM sets. The second one ends the process.
-fn interrupt_flag() -> Arc<AtomicBool> {
-    let flag = Arc::new(AtomicBool::new(false));
-    let set = flag.clone();
-    tokio::spawn(async move {
-        daemon::lifecycle::end_signal().await;
-        set.store(true, Ordering::Relaxed);
-        daemon::lifecycle::end_signal().await;
-        std::process::exit(EXIT_INTERRUPTED);
-    });
-    flag
 }
 
 /// Says how an interrupted campaign continues.
@@ -152,19 +140,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         bail!(Usage(format!("--reference {reference} is not among the policies: {}", policies.join(", "))));
     }
     let files: Vec<PathBuf> = files.into_iter().chain(policy_files(&variants)).collect();
-    can_write_all(&[("--report", &args.report), ("--csv", &args.csv)], &files)?;
-    if let Some(dir) = &args.dir {
-        create_folder("--dir", dir)?;
-    }
-    if let Some(folder) = &args.figures {
-        create_figures_folder(folder, &files, &figure_names(&labels))?;
-    }
-    let provenance = Provenance::of_this_process().with_files(files.iter().map(PathBuf::as_path))?;
+    check_outputs(args, &files, &figure_names(&labels))?;
+    let mut provenance = Provenance::of_this_process().with_files(files.iter().map(PathBuf::as_path))?;
+    let scales = sizes.iter().filter_map(|size| Some(format!("{}: {}", size.label, size.size.scale?)));
+    provenance.scales.extend(scales);
     let made_by = provenance.line();
     // Hashing the executable takes a while, and only stored results need it.
     let own_code = if args.dir.is_some() { provenance.code()? } else { provenance.commit.to_owned() };
     let code_of_runs = args.runs_of.as_deref().unwrap_or(&own_code);
-    let interrupted = interrupt_flag();
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let stop = interrupted.clone();
+    interrupt::end_at_second_signal("stopping the runs in progress", move || {
+        stop.store(true, Ordering::Relaxed);
+    });
     let runs = SimulationProgress::new();
     let campaign = Campaign {
         workloads: &workloads,
@@ -193,7 +181,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ))?;
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some(note) = board.stopped_note() {
+    for note in board.notes() {
         eprintln!("mrctl: {note}");
     }
     // Files first: standard output may be closed early.
@@ -211,7 +199,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             "command": provenance.command,
             "version": provenance.version,
             "commit": provenance.commit,
-            "commit_of_runs": args.runs_of.as_deref().unwrap_or(provenance.commit),
+            "commit_of_runs": records.first().map_or(provenance.commit, |record| &record.commit),
             "files": provenance.files,
             "date": output::utc(output::now_ms()),
             "first_seed": args.first_seed,
@@ -225,6 +213,21 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         print(&board, &sizes, args.seeds)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Checks that all results can be written, and creates the folders that they are written to.
+fn check_outputs(args: &Args, inputs: &[PathBuf], figures: &[String]) -> Result<()> {
+    if let Some(dir) = &args.dir {
+        create_folder("--dir", dir)?;
+    }
+    if let Some(folder) = &args.figures {
+        create_figures_folder(folder, inputs, figures)?;
+    }
+    Outputs::new(inputs)
+        .files(&[("--report", &args.report), ("--csv", &args.csv)])
+        .in_folder("--figures", args.figures.as_deref(), svg_names(figures))
+        .own_folder("--dir", args.dir.as_deref())
+        .check()
 }
 
 /// Refuses results with `--part`: a part has only some of the runs that they are computed from.
@@ -288,8 +291,8 @@ fn print(board: &Leaderboard, sizes: &[WorkloadSize<'_>], seeds: u64) -> Result<
 }
 
 fn page(made_by: &str, board: &Leaderboard, sizes: &[WorkloadSize<'_>]) -> String {
-    let note = board.stopped_note();
-    let mut body = report::paragraphs([Some(made_by), note.as_deref()].into_iter().flatten());
+    let notes = board.notes();
+    let mut body = report::paragraphs(std::iter::once(made_by).chain(notes.iter().map(String::as_str)));
     let _ = write!(body, "<h2>{SUMMARY}</h2>{}", board.summary().html());
     let charts = board.charts(&report::svg::SCREEN);
     for (((workload, table), (_, chart)), size) in board.tables().into_iter().zip(charts).zip(sizes) {
@@ -408,7 +411,11 @@ fn failure_time_s(key: &str, value: &str) -> Result<f64, String> {
 fn set_option(request: &mut Request, key: &str, value: &str) -> Result<(), String> {
     fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<Option<T>, String> {
         // The whole numbers are not below 0.
-        let wanted = if value.parse::<f64>().is_ok() { "a whole number of at least 0" } else { "a number" };
+        let wanted = match value.parse::<f64>() {
+            Ok(number) if number > f64::from(u32::MAX) => "smaller",
+            Ok(_) => "a whole number of at least 0",
+            Err(_) => "a number",
+        };
         value.parse().map(Some).map_err(|_| format!("{key}={value} is not valid: it must be {wanted}"))
     }
     match key {
@@ -526,6 +533,8 @@ mod tests {
         assert!(size["offered_load"]["map"].as_f64() > Some(0.0), "{size}");
         let cases = [
             ("gridmix[nodes=x]", "nodes=x is not valid: it must be a number"),
+            ("gridmix[nodes=99999999999]", "nodes=99999999999 is not valid: it must be smaller"),
+            ("gridmix[gap=1e999]", "--gap inf is not valid: it must be smaller"),
             ("gridmix[nodes=-3]", "nodes=-3 is not valid: it must be a whole number of at least 0"),
             ("gridmix[jobs=2.5]", "jobs=2.5 is not valid: it must be a whole number of at least 0"),
             ("gridmix[load=-1]", "--workloads gridmix[load=-1]: --load -1 is not valid: it must be above 0"),

@@ -8,7 +8,7 @@ use crate::{
 };
 use anyhow::{Context, Result, bail, ensure};
 use client::{JobTracker, Submission};
-use clusters::local::{Kind, Launch, Layout, Overrides, temporary_folder};
+use clusters::local::{Kind, Launch, Layout, Overrides, TemporaryCluster};
 use daemon::{Bytes, Period};
 use dfs_client::{Client, Health, NodeState, PutOptions, PutSource, path::DfsPath};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
@@ -43,7 +43,7 @@ pub(crate) struct Args {}
 pub(crate) async fn run(_args: Args) -> Result<ExitCode> {
     // The cluster, which `run_steps` owns, is dropped before the folder, so that no daemon loses
     // its folder while it runs.
-    let folder = temporary_folder(&std::env::temp_dir(), "fermata-demo-")?;
+    let folder = TemporaryCluster::create(&std::env::temp_dir(), "fermata-demo-")?;
     tokio::select! {
         result = run_steps(folder.path()) => result?,
         () = daemon::lifecycle::end_signal() => {
@@ -51,7 +51,7 @@ pub(crate) async fn run(_args: Args) -> Result<ExitCode> {
             return Ok(ExitCode::FAILURE);
         }
     }
-    folder.close().context("cannot remove the folder of the demo")?;
+    folder.close()?;
     output::line("\nThe cluster is stopped and removed. Next steps:")?;
     output::line("  mrctl up --detach               start a cluster in ./.fermata")?;
     output::line("  mrctl fs put FILE /FILE         store one of your files")?;

@@ -9,6 +9,7 @@ pub(crate) mod demo;
 pub(crate) mod down;
 pub(crate) mod drain;
 pub(crate) mod health;
+mod interrupt;
 pub(crate) mod machines;
 mod master_reports;
 pub(crate) mod masters;

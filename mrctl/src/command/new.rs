@@ -1,5 +1,6 @@
 //! `mrctl new`: writes a project to start from.
 
+use super::outputs::Unfinished;
 use crate::output::{self, Usage};
 use anyhow::{Context, Result, bail};
 use std::{
@@ -57,28 +58,34 @@ fn write_scheduler(folder: &Path, name: &str, sources: &Path) -> Result<()> {
     let sources = sources.to_str().filter(|path| !path.contains(['"', '\\', '\n']));
     let sources =
         sources.ok_or_else(|| Usage("the path of the sources cannot be written to Cargo.toml".into()))?;
-    let cannot = |path: &Path| format!("cannot write {}", path.display());
-    if let Err(error) = fs::create_dir(folder) {
-        if error.kind() == std::io::ErrorKind::AlreadyExists {
-            bail!(Usage(format!("{} exists already: choose another name or remove it", folder.display())));
-        }
-        return Err(anyhow::Error::new(error).context(cannot(folder)));
+    if fs::symlink_metadata(folder).is_ok() {
+        bail!(Usage(format!("{} exists already: choose another name or remove it", folder.display())));
     }
-    for (file, text) in SCHEDULER {
-        let path = folder.join(file);
-        let parent = path.parent().unwrap_or(folder);
-        fs::create_dir_all(parent).with_context(|| cannot(parent))?;
-        let text = text.replace(EXAMPLE_SOURCES, &format!("path = \"{sources}")).replace(EXAMPLE_NAME, name);
-        fs::write(&path, text).with_context(|| cannot(&path))?;
-    }
+    let adapted = |text: &str| {
+        text.replace(EXAMPLE_SOURCES, &format!("path = \"{sources}")).replace(EXAMPLE_NAME, name)
+    };
+    let mut files: Vec<(&str, String)> =
+        SCHEDULER.iter().map(|(file, text)| (*file, adapted(text))).collect();
     // The same versions of dependencies as Fermata: they are known to work, and may be on the
     // machine already.
     let lock = Path::new(sources).join("Cargo.lock");
     if lock.is_file() {
-        let copy = folder.join("Cargo.lock");
-        fs::copy(&lock, &copy).with_context(|| cannot(&copy))?;
+        let text = fs::read_to_string(&lock).with_context(|| format!("cannot read {}", lock.display()))?;
+        files.push(("Cargo.lock", text));
     }
-    Ok(())
+    write_new_folder(folder, &files).with_context(|| format!("cannot write {}", folder.display()))
+}
+
+/// Writes files to a new folder. If that fails, there is no folder.
+fn write_new_folder(folder: &Path, files: &[(&str, String)]) -> Result<()> {
+    let new = Unfinished::folder(folder)?;
+    for (file, text) in files {
+        let path = new.path().join(file);
+        let written =
+            fs::create_dir_all(path.parent().unwrap_or(folder)).and_then(|()| fs::write(&path, text));
+        written.with_context(|| format!("cannot write {file}"))?;
+    }
+    new.publish(folder)
 }
 
 /// Checks that a name can be that of a policy and of a crate.
@@ -127,6 +134,20 @@ mod tests {
         assert!(cargo.status.success(), "{}", String::from_utf8_lossy(&cargo.stderr));
         let tree = String::from_utf8_lossy(&cargo.stdout);
         assert!(tree.starts_with("shortest v0.1.0") && tree.contains("fermata-schedulers"), "{tree}");
+    }
+
+    #[test]
+    fn folder_appears_only_with_all_of_its_files() {
+        let parent = tempfile::tempdir().expect("a temporary folder");
+        let folder = parent.path().join("mine");
+        let text = || "text".to_owned();
+        // The second file cannot be written, as on a full disk.
+        let error = write_new_folder(&folder, &[("a", text()), ("a/b", text())]).expect_err("a is a file");
+        assert_eq!(error.to_string(), "cannot write a/b");
+        assert_eq!(fs::read_dir(parent.path()).expect("a folder").count(), 0);
+        write_new_folder(&folder, &[("a", text()), ("b/c", text())]).expect("a working disk");
+        assert_eq!(fs::read_to_string(folder.join("b/c")).expect("it was written"), "text");
+        assert_eq!(fs::read_dir(parent.path()).expect("a folder").count(), 1);
     }
 
     #[test]

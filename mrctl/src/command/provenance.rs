@@ -32,6 +32,9 @@ pub(crate) struct Provenance {
     /// The files that were read: workload, cluster, profiles and faults.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) files: Vec<InputFile>,
+    /// How the bytes of traces were scaled. JSON has it as numbers, with the size of the workload.
+    #[serde(skip)]
+    pub(crate) scales: Vec<String>,
 }
 
 impl Provenance {
@@ -45,6 +48,7 @@ impl Provenance {
             version: env!("CARGO_PKG_VERSION"),
             commit: env!("FERMATA_COMMIT"),
             files: Vec::new(),
+            scales: Vec::new(),
         }
     }
 
@@ -82,7 +86,11 @@ impl Provenance {
         for InputFile { path, sha256 } in &self.files {
             let _ = write!(line, "; SHA-256 of {path}: {sha256}");
         }
-        line
+        for scale in &self.scales {
+            let _ = write!(line, "; {scale}");
+        }
+        // A command or a name may contain line breaks, but this is a line of a comment.
+        line.replace('\n', "\\n").replace('\r', "\\r")
     }
 }
 
@@ -138,6 +146,11 @@ mod tests {
             "{}",
             made.line()
         );
+        // A name with a line break must not end the line of a comment.
+        let named = folder.path().join("two\nlines");
+        fs::write(&named, "").expect("a working disk");
+        let line = Provenance::of_this_process().with_files([&*named]).expect("it can be read").line();
+        assert!(line.contains("two\\nlines: ") && line.lines().count() == 1, "{line}");
         let missing = Provenance::of_this_process().with_files([Path::new("missing.tsv")]);
         assert_eq!(missing.expect_err("no such file").to_string(), "cannot read missing.tsv");
     }

@@ -2,7 +2,8 @@
 //! computes profiles of programs.
 
 use super::{
-    outputs::{NewHistories, can_write_all, create_figures_folder, write, write_figures},
+    interrupt,
+    outputs::{NewHistories, Outputs, create_figures_folder, svg_names, write, write_figures},
     sim_csv, sim_json,
     why::{SimulatedWhy, print_simulated},
 };
@@ -181,7 +182,10 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
             output::line(profile::render(&profile::built_in()).trim_end())?;
             Ok(ExitCode::SUCCESS)
         }
-        None => compare(&args.compare),
+        None => {
+            interrupt::end_at_first_signal();
+            compare(&args.compare)
+        }
     }
 }
 
@@ -292,11 +296,15 @@ fn check_outputs(args: &Compare, request: &Request, variants: &[Variant]) -> Res
         ("--batsim-jobs", &args.batsim_jobs),
     ];
     let inputs: Vec<PathBuf> = request.files().map(Path::to_path_buf).chain(policy_files(variants)).collect();
-    can_write_all(&files, &inputs)?;
+    let figures = report::chart_names(variants.iter().map(|variant| variant.label.as_str()));
     if let Some(folder) = &args.figures {
-        let labels = variants.iter().map(|variant| variant.label.as_str());
-        create_figures_folder(folder, &inputs, &report::chart_names(labels))?;
+        create_figures_folder(folder, &inputs, &figures)?;
     }
+    Outputs::new(&inputs)
+        .files(&files)
+        .in_folder("--figures", args.figures.as_deref(), svg_names(&figures))
+        .own_folder("--history", args.history.as_deref())
+        .check()?;
     for (flag, time) in [("--mtbf", args.mtbf), ("--mttr", args.mttr)] {
         if let Some(time) = time.filter(|time| time.0 < FAILURE_TIME_MIN) {
             anyhow::bail!(Usage(format!("{flag} {time}: the time must be at least 1s")));
@@ -372,8 +380,8 @@ pub(super) fn open_case(request: &Request, seeds: u64, label: Option<&str>) -> R
             eprintln!("mrctl: {}:{}: {} is left out: {why}", file.display(), step.line, step.action.verb());
         }
     }
-    if let Some(skipped_jobs) = &case.skipped_jobs {
-        eprintln!("mrctl: {skipped_jobs}");
+    for note in &case.notes {
+        eprintln!("mrctl: {note}");
     }
     let effect = (seeds > 1).then(|| case.seed_effect());
     if let Some(warning) = effect.and_then(|effect| effect.warning(&request.workload)) {
@@ -509,10 +517,11 @@ fn run_speed(comparison: &Comparison, elapsed_s: f64) -> String {
     let hash = comparison.runs.iter().flatten().fold(0_u64, |sum, outcome| sum.rotate_left(7) ^ outcome.hash);
     let unfinished: usize = comparison.runs.iter().flatten().map(|outcome| outcome.unfinished).sum();
     let stopped = comparison.runs.iter().flatten().filter(|outcome| outcome.stopped).count();
-    let why = if stopped > 0 {
-        format!("{} reached --time-limit", output::count(stopped as u64, "run"))
-    } else {
-        "no further progress was possible".to_owned()
+    let stall = comparison.runs.iter().flatten().find_map(|outcome| outcome.stall.as_deref());
+    let why = match stall {
+        _ if stopped > 0 => format!("{} reached --time-limit", output::count(stopped as u64, "run")),
+        Some(stall) => stall.to_owned(),
+        None => "no further progress was possible".to_owned(),
     };
     let left = if unfinished > 0 {
         format!("; {} did not end: {why}", output::count(unfinished as u64, "job"))
@@ -611,6 +620,25 @@ mod tests {
             error.starts_with(&format!("--figures {figures}: the folder has map-slots-1-fifo.svg, ")),
             "{error}"
         );
+    }
+
+    #[test]
+    fn scale_of_a_trace_is_in_csv_and_json() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+        std::fs::write(path("t.tsv"), "job0\t0\t0\t1000\t0\t0\njob1\t5\t5\t1000\t0\t0\n").expect("a disk");
+        let (trace, csv) = (path("t.tsv"), path("jobs.csv"));
+        let words = ["sim", "--workload", &trace, "--nodes", "6", "--csv", &csv];
+        compare(&Cli::try_parse_from(words).expect("known flags").args).expect("it runs");
+        let text = std::fs::read_to_string(&csv).expect("it was written");
+        let first = text.lines().next().expect("a comment");
+        assert!(first.ends_with("; bytes times 0.01 (the cluster of the trace had 600 nodes, guessed from its name: --trace-nodes sets it)"), "{first}");
+        let request = Request { workload: trace, nodes: Some(6), ..Request::default() };
+        let case = sim::catalog::open(&request).unwrap_or_else(|error| panic!("{error}"));
+        let details = sim_json::Details::of(&case, &request, (case.size(1), false), &(1..2), &[]);
+        let json = serde_json::to_value(details.expect("no files")).expect("plain data");
+        assert_eq!((&json["scale"], &json["trace_nodes"]), (&0.01.into(), &600.into()));
+        assert_eq!(json["trace_nodes_guessed"], true);
     }
 
     #[test]

@@ -39,7 +39,8 @@ impl Details {
         seeds: &Range<u64>,
         files: &[PathBuf],
     ) -> Result<Self> {
-        let provenance = Provenance::of_this_process().with_files(files.iter().map(PathBuf::as_path))?;
+        let mut provenance = Provenance::of_this_process().with_files(files.iter().map(PathBuf::as_path))?;
+        provenance.scales.extend(size.scale.map(|scale| scale.to_string()));
         let others = if has_rows { seeds.start + 1..seeds.end } else { 0..0 };
         let others = others.map(|seed| case.size(seed).offered_load);
         let offered_loads = std::iter::once(size.offered_load).chain(others).collect();
@@ -67,7 +68,7 @@ fn rows(comparison: &Comparison) -> Value {
         let groups = comparison.groups.iter().map(|group| {
             let figure = completion(at, Some(group.as_str()));
             let (mean, half_width) =
-                (figure.map(|figure| figure.mean), figure.map(|figure| figure.half_width));
+                (figure.map(|figure| figure.mean), figure.and_then(|figure| figure.half_width));
             (group.clone(), json!({ "completion_s": mean, "half_width_s": half_width }))
         });
         let all = completion(at, None);
@@ -75,7 +76,7 @@ fn rows(comparison: &Comparison) -> Value {
         json!({
             "policy": variant.label,
             "completion_s": all.map(|figure| figure.mean),
-            "half_width_s": all.map(|figure| figure.half_width),
+            "half_width_s": all.and_then(|figure| figure.half_width),
             "against_first": change(at).map(|change| json!({
                 "change": change.mean,
                 "low": change.low,
@@ -132,6 +133,10 @@ pub(crate) fn figures(comparison: &Comparison, at: usize) -> Value {
     all.insert("deciding_s".into(), figure(comparison.figure(at, report::deciding_s)));
     let stopped = comparison.runs[at].iter().filter(|outcome| outcome.stopped).count();
     all.insert("stopped_runs".into(), stopped.into());
+    let stalls = comparison.runs[at].iter().zip(&comparison.seeds);
+    let stalls =
+        stalls.filter_map(|(outcome, seed)| Some(json!({ "seed": seed, "why": outcome.stall.as_ref()? })));
+    all.insert("stalls".into(), stalls.collect());
     all.insert("failed".into(), failed.into());
     all.insert("unfinished".into(), unfinished.into());
     all.into()

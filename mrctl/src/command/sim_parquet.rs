@@ -2,7 +2,7 @@
 //! feature `parquet`, because its dependencies take long to compile.
 
 use super::sim_json::{self, Details};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use parquet::{
     basic::{Compression, LogicalType, Repetition, Type as Physical},
     data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type},
@@ -11,15 +11,13 @@ use parquet::{
 };
 use serde_json::{Map, Value};
 use sim::experiment::Comparison;
-use std::{fs::File, path::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 
 /// Writes all jobs of all policies and seeds to a file. The key `made_by` of its metadata says how
 /// they were made.
 pub(crate) fn write(path: &Path, details: &Details, comparison: &Comparison) -> Result<()> {
     let rows = sim_json::job_rows(details, comparison);
-    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-    write_rows(file, &rows, &details.provenance.line())
-        .with_context(|| format!("cannot write {}", path.display()))
+    super::outputs::write_with(path, |file| Ok(write_rows(file, &rows, &details.provenance.line())?))
 }
 
 /// Writes objects with the same keys. A column may have nulls.

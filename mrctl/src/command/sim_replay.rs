@@ -1,7 +1,8 @@
 //! `mrctl replay`: simulates the jobs of a history under other policies.
 
 use super::{
-    outputs::{NewHistories, can_write_all, write},
+    interrupt,
+    outputs::{NewHistories, Outputs, write},
     provenance::Provenance,
     sim::{parse_policies, policy_files},
     sim_json,
@@ -19,7 +20,7 @@ use sim::{
     report::{self, html::escape},
     workload::history::{self, History},
 };
-use std::{path::PathBuf, process::ExitCode};
+use std::{num::IntErrorKind, path::PathBuf, process::ExitCode};
 
 /// Replay the job history of a cluster under other policies
 #[derive(Debug, clap::Args)]
@@ -80,8 +81,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let mut inputs = vec![args.history.clone()];
     inputs.extend(policy_files(named.iter().flatten().chain(&others)));
-    can_write_all(&[("--report", &args.report)], &inputs)?;
+    Outputs::new(&inputs)
+        .files(&[("--report", &args.report)])
+        .own_folder("--history", args.history_folder.as_deref())
+        .check()?;
     output::check_local(&args.history)?;
+    interrupt::end_at_first_signal();
     let history = history::read(&args.history)?;
     let ran = match named.and_then(|mut named| named.pop()) {
         Some(named) => replay::named(&history, named).map_err(|error| Usage(format!("--ran {error}")))?,
@@ -126,6 +131,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 /// Prints why a job waits at a time of the replay.
 fn explain(args: &Args, history: &History, what: &ReplayRequest, why: SimulatedWhy) -> Result<ExitCode> {
     let SimulatedWhy { of, at } = why;
+    if let Some(guessed) = history.guessed_cluster() {
+        eprintln!("mrctl: {guessed}");
+    }
     let runs = SimulationProgress::new();
     let explanation = replay::explain(history, what, of, at, &|run| runs.report(run));
     let explanation = explanation.with_context(|| format!("--why {why}"))?;
@@ -142,6 +150,8 @@ fn explain(args: &Args, history: &History, what: &ReplayRequest, why: SimulatedW
 /// The texts around the tables, in the order of the output.
 struct Paragraphs {
     skipped_jobs: Option<String>,
+    /// What is guessed about the cluster of the history.
+    guessed_cluster: Option<String>,
     history_is_simulated: bool,
     heading: String,
     /// The duration of each job in the history and in the first simulation.
@@ -171,6 +181,7 @@ impl Paragraphs {
         };
         Self {
             skipped_jobs: history::skipped_jobs(&history.skipped_jobs),
+            guessed_cluster: history.guessed_cluster(),
             history_is_simulated: history.is_simulated,
             heading: format!(
                 "{}, on {} under {}, compared with {}",
@@ -197,8 +208,8 @@ fn show(args: &Args, provenance: &Provenance, texts: &Paragraphs, replay: &Repla
     if args.json {
         output::json(&as_json(provenance, texts, replay))?;
     } else {
-        if let Some(skipped_jobs) = &texts.skipped_jobs {
-            output::line(skipped_jobs)?;
+        for note in texts.skipped_jobs.iter().chain(&texts.guessed_cluster) {
+            output::line(note)?;
         }
         output::line(format!("{}\n{}{}\n", texts.heading, texts.fidelity.text(), texts.model_error))?;
         output::line(format!("{}\n{}", texts.what_if, table.text()))?;
@@ -210,7 +221,8 @@ fn show(args: &Args, provenance: &Provenance, texts: &Paragraphs, replay: &Repla
     }
     if let Some(path) = &args.report {
         let made_by = provenance.line();
-        let notes = [Some(&*texts.model_error), texts.skipped_jobs.as_deref(), Some(&*made_by)];
+        let (skipped_jobs, guessed) = (texts.skipped_jobs.as_deref(), texts.guessed_cluster.as_deref());
+        let notes = [Some(&*texts.model_error), skipped_jobs, guessed, Some(&*made_by)];
         let compared = texts.comparison_with_real_cluster.as_deref();
         let concluded = [texts.slowdown_note, compared, Some(&*texts.advice)];
         let body = format!(
@@ -228,7 +240,7 @@ fn show(args: &Args, provenance: &Provenance, texts: &Paragraphs, replay: &Repla
     Ok(ExitCode::SUCCESS)
 }
 
-fn paragraphs(texts: [Option<&str>; 3]) -> String {
+fn paragraphs<const COUNT: usize>(texts: [Option<&str>; COUNT]) -> String {
     report::paragraphs(texts.into_iter().flatten())
 }
 
@@ -240,6 +252,7 @@ fn as_json(provenance: &Provenance, texts: &Paragraphs, replay: &Replay) -> serd
         "commit": provenance.commit,
         "files": provenance.files,
         "skipped_jobs": texts.skipped_jobs,
+        "guessed_cluster": texts.guessed_cluster,
         "history_is_simulated": texts.history_is_simulated,
         "jobs": replay.fidelity.jobs.iter().map(job).collect::<Vec<_>>(),
         "model_off": replay.fidelity.error(),
@@ -256,7 +269,12 @@ fn as_json(provenance: &Provenance, texts: &Paragraphs, replay: &Replay) -> serd
 /// of zero nodes, or of too many.
 fn parse_node_difference(text: &str, were: usize) -> Result<i32> {
     let bad = || Usage(format!("--nodes {text}: give a number (8), or a difference (+4, -1)"));
-    let number: i32 = text.parse().map_err(|_| bad())?;
+    let number: i64 = match text.parse::<i64>().map_err(|error| *error.kind()) {
+        Err(IntErrorKind::PosOverflow) => i64::MAX,
+        Err(IntErrorKind::NegOverflow) => i64::MIN,
+        number => number.map_err(|_| bad())?,
+    };
+    let number = number.clamp(i32::MIN.into(), i32::MAX.into()) as i32;
     let were = i32::try_from(were).unwrap_or(i32::MAX);
     let more = if text.starts_with(['+', '-']) { number } else { number.saturating_sub(were) };
     if were.saturating_add(more) < 1 {
@@ -285,8 +303,11 @@ fn parse_fault(text: &str, trackers: &[String]) -> Result<Fault> {
             known.collect::<Vec<_>>().join(", ")
         ))
     })?;
-    let at_s = at.trim_end_matches('s').parse::<f64>().ok().filter(|at| at.is_finite() && *at >= 0.0);
+    let at_s = at.trim_end_matches('s').parse::<f64>().ok().filter(|at| *at >= 0.0);
     let at_s = at_s.ok_or_else(|| bad("the time must be a number of seconds, not below 0".into()))?;
+    if at_s.is_infinite() {
+        return Err(bad("the time is too large".into()).into());
+    }
     Ok(Fault { at_s, for_s: None, what: FaultKind::Node { node: node as u32 } })
 }
 
@@ -302,7 +323,8 @@ mod tests {
             ("n2", "give NODE@SECONDS, such as node3@120"),
             ("x@5", "the history has no node x: its nodes are n1, n2, n3, n4, n5, n6, n7, n8, n9, n10, ..."),
             ("n2@-1", "the time must be a number of seconds, not below 0"),
-            ("n2@1e400", "the time must be a number of seconds, not below 0"),
+            ("n2@nan", "the time must be a number of seconds, not below 0"),
+            ("n2@1e400", "the time is too large"),
         ] {
             let error = parse_fault(text, &nodes).expect_err(text).to_string();
             assert_eq!(error, format!("--fail {text}: {why}"));
@@ -316,6 +338,15 @@ mod tests {
         assert_eq!(parse_node_difference("-1", 3).expect("two"), -1);
         for bad in ["-3", "0", "-9", "some", "100001", "99999999", "+99998", "+2147483647"] {
             assert!(parse_node_difference(bad, 3).is_err(), "{bad}");
+        }
+        for (bad, why) in [
+            ("99999999999", ": at most 100000 nodes can be simulated"),
+            ("+99999999999999999999999", ": at most 100000 nodes can be simulated"),
+            ("-99999999999999999999999", ": no node would be left of 3 nodes"),
+            ("some", ": give a number (8), or a difference (+4, -1)"),
+        ] {
+            let error = parse_node_difference(bad, 3).expect_err(bad).to_string();
+            assert_eq!(error, format!("--nodes {bad}{why}"));
         }
     }
 }

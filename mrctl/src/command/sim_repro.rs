@@ -2,7 +2,8 @@
 //! simulated at the size of the paper or on a real cluster on this machine.
 
 use super::{
-    outputs::{can_write_all, create_folder, write},
+    interrupt,
+    outputs::{Outputs, create_folder, write},
     provenance::Provenance,
 };
 use crate::output::{self, SimulationProgress, Usage, positive_time, whole_number};
@@ -158,7 +159,11 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     }
     let report = args.report.clone().filter(|_| !args.all);
     let inputs: Vec<PathBuf> = args.profiles.iter().cloned().collect();
-    can_write_all(&[("--report", &report), ("--markdown", &args.markdown)], &inputs)?;
+    let pages = papers.iter().flat_map(|paper| ["html", "json"].map(|kind| file_name(*paper, kind)));
+    Outputs::new(&inputs)
+        .files(&[("--report", &report), ("--markdown", &args.markdown)])
+        .in_folder("--report", folder, pages.chain([INDEX.to_owned()]))
+        .check()?;
     if let Some(path) = &args.profiles {
         let workloads: Vec<&str> = papers.iter().flat_map(|paper| paper.workloads()).copied().collect();
         let user = if args.all && papers.len() > 1 { "repro all" } else { papers[0].name() };
@@ -166,6 +171,11 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     }
     let profiles = catalog::profiles(args.profiles.as_deref()).map_err(|error| Usage(error.to_string()))?;
     let made = Made::of(args)?;
+    match args.scale {
+        Scale::Paper => interrupt::end_at_first_signal(),
+        // The function that runs a trial stops its cluster.
+        Scale::Laptop => interrupt::end_at_second_signal("stopping the cluster", || {}),
+    }
     for paper in papers {
         if let Some(file) = folder.filter(|_| made.is_done(folder, paper, args)) {
             let file = file_of(file, paper, "json");
@@ -197,7 +207,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     if let Some(folder) = folder {
-        write(&folder.join("index.html"), &index(folder))?;
+        write(&folder.join(INDEX), &index(folder))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -210,8 +220,15 @@ fn simulate(paper: Paper, args: &Args, made: &Made, profiles: &Profiles) -> Resu
     Ok(paper.reproduce(&lab.with_first_seed(made.first_seed).with_time_limit(time_limit))?)
 }
 
+/// The page that lists the papers of a folder.
+const INDEX: &str = "index.html";
+
+fn file_name(paper: Paper, kind: &str) -> String {
+    format!("{}.{kind}", paper.name())
+}
+
 fn file_of(folder: &Path, paper: Paper, kind: &str) -> PathBuf {
-    folder.join(format!("{}.{kind}", paper.name()))
+    folder.join(file_name(paper, kind))
 }
 
 /// How results are made.
@@ -236,7 +253,7 @@ impl Made {
 
     /// Adds how results were made to their fields.
     fn with_provenance(&self, results: Map<String, Value>) -> Map<String, Value> {
-        let Provenance { command, version, commit, files } = &self.provenance;
+        let Provenance { command, version, commit, files, .. } = &self.provenance;
         let made = [
             ("command", json!(command)),
             ("version", json!(version)),

@@ -7,7 +7,7 @@ use crate::output;
 use anyhow::Result;
 use client::scheduling::{JobEvent, Reason, WhyReply};
 use clusters::locate::Target;
-use daemon::Period;
+use daemon::{Period, QuantityError};
 use dfs_client::NodeState;
 use schedulers::explain::{self, Explanation, Subject};
 use sim::Span;
@@ -79,7 +79,10 @@ impl FromStr for SimulatedWhy {
     fn from_str(text: &str) -> Result<Self, String> {
         let bad = || "give a job or a task and a time, such as job_3@120s or job_3.m0@5m".to_owned();
         let (of, at) = text.split_once('@').ok_or_else(bad)?;
-        let at = at.parse::<Period>().map_err(|_| bad())?;
+        let at = at.parse::<Period>().map_err(|error| match error {
+            QuantityError::TooLong(_) => error.to_string(),
+            _ => bad(),
+        })?;
         Ok(Self { of: of.parse().map_err(|_| bad())?, at: Span(at.0.as_micros() as u64) })
     }
 }

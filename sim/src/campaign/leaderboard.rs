@@ -126,6 +126,8 @@ pub struct Leaderboard {
     /// Runs that the time limit stopped: workload, policy and seed. Figures that compare two runs are
     /// left out if one of them was stopped in any seed.
     pub stopped_runs: Vec<String>,
+    /// Runs that ended because a task was started again and again: workload, policy, seed and the task.
+    pub stalled_runs: Vec<String>,
     #[serde(skip)]
     slowdowns: Vec<Vec<f64>>,
     /// Mean completion of each seed, for each score.
@@ -178,6 +180,8 @@ impl Leaderboard {
             by_seed.insert(record.seed, record);
         }
         let stopped_runs = records.iter().filter(|record| record.stopped).map(RunRecord::describe).collect();
+        let stalled = |record: &RunRecord| Some(format!("{}: {}", record.describe(), record.stall.as_ref()?));
+        let stalled_runs = records.iter().filter_map(stalled).collect();
         let none = BySeed::new();
         let of = |workload, policy| runs.get(&(workload, policy)).unwrap_or(&none);
         let (mut scores, mut changes, mut missing_runs) = (Vec::new(), Vec::new(), 0);
@@ -204,11 +208,23 @@ impl Leaderboard {
             score.p_corrected = test.and_then(|_| corrected.next());
             score.is_slower = test.is_some_and(|(_, is_slower)| is_slower);
         }
-        Self { reference: reference.to_owned(), scores, missing_runs, stopped_runs, slowdowns, means }
+        let reference = reference.to_owned();
+        Self { reference, scores, missing_runs, stopped_runs, stalled_runs, slowdowns, means }
+    }
+
+    /// Describes which runs the time limit stopped, and which stalled, in one line for each kind.
+    pub fn notes(&self) -> Vec<String> {
+        let stalled = self.stalled_runs.first().map(|run| {
+            let more = self.stalled_runs.len() - 1;
+            let more =
+                if more > 0 { format!("; and {}", crate::count(more, "other run")) } else { String::new() };
+            format!("a run ended with jobs that can never end: {run}{more}")
+        });
+        self.stopped_note().into_iter().chain(stalled).collect()
     }
 
     /// Describes which runs the time limit stopped, and what that means; `None` if there are none.
-    pub fn stopped_note(&self) -> Option<String> {
+    pub(super) fn stopped_note(&self) -> Option<String> {
         let runs = self.stopped_runs.iter().take(STOPPED_SHOWN_MAX).map(String::as_str);
         let more = self.stopped_runs.len().saturating_sub(STOPPED_SHOWN_MAX);
         let more = (more > 0).then(|| format!("{more} more"));
@@ -466,8 +482,10 @@ fn score(
     [reference, alone, fair]: [&BySeed<'_>; 3],
     is_reference: bool,
 ) -> (Score, Vec<f64>, Vec<f64>) {
-    let over_seeds =
-        |of: &dyn Fn(&RunRecord) -> f64| Figure::of(&ours.values().map(|run| of(run)).collect::<Vec<_>>());
+    let are_whole = ours.values().all(|run| !run.stopped);
+    let over_seeds = |of: &dyn Fn(&RunRecord) -> f64| {
+        Figure::of(&ours.values().map(|run| of(run)).collect::<Vec<_>>()).of_whole_runs(are_whole)
+    };
     let (mut changes, mut left_out) = (Vec::new(), 0);
     let (mut slowdown_left_out, mut rho_left_out) = (0, 0);
     let (mut slowdowns, mut jains) = (Vec::new(), Vec::new());
@@ -520,7 +538,8 @@ fn score(
         |run: &&RunRecord| run.unsubmitted + run.jobs.iter().filter(|job| job.completion_s.is_none()).count();
     let unfinished = ours.values().map(unfinished).sum();
     let over_known = |of: fn(&RunRecord) -> Option<f64>| {
-        Figure::of(&ours.values().filter_map(|run| of(run)).collect::<Vec<_>>()).known()
+        let values: Vec<f64> = ours.values().filter_map(|run| of(run)).collect();
+        Figure::of(&values).of_whole_runs(are_whole).known()
     };
     let [rho_p99_low, rho_p99_high] = ends(quantile_interval(&rhos, 0.99));
     let [largest_against_fair_low, largest_against_fair_high] = ends(ratio_interval(&largest));

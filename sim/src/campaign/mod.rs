@@ -53,9 +53,24 @@ pub enum CampaignError {
     #[error("{}: not a result of `mrctl lab compare`: {why}; delete the file to repeat the run", path.display())]
     Unreadable { path: PathBuf, why: String },
     #[error(
-        "{}: the result is of {found}, but this run is of {wanted}: use another folder", path.display()
+        "{}: the file has the result of {found}, but its name is that of {wanted}: delete it", path.display()
     )]
     OtherRun { path: PathBuf, found: String, wanted: String },
+    #[error(
+        "{}: the result is of commit {found}, and this program of {wanted}: `--runs-of '{found}'` reads the results of that commit; new ones need another --dir",
+        path.display()
+    )]
+    OtherCommit { path: PathBuf, found: String, wanted: String },
+    #[error(
+        "{}: the result is of commit {found}, and --runs-of asks for {wanted}: give --runs-of '{found}', or another --dir",
+        path.display()
+    )]
+    NotOfCommit { path: PathBuf, found: String, wanted: String },
+    #[error(
+        "{}: the result of {run} was made with other inputs: {why}; give another --dir, or delete the file to repeat the run",
+        path.display()
+    )]
+    OtherInputs { path: PathBuf, run: String, why: String },
     #[error(
         "{}: the result is of {}, but this command needs that of {}: a folder has results of one kind; give another --dir, or repeat the command {} --real",
         path.display(),
@@ -76,6 +91,40 @@ pub enum CampaignError {
     Run { workload: String, error: ExperimentError },
     #[error("interrupted when {done} of {of} runs were done")]
     Interrupted { done: usize, of: usize },
+}
+
+/// The least number of digits of an abbreviated commit.
+const COMMIT_DIGITS_MIN: usize = 4;
+
+/// Returns whether two names of commits are the same, or one abbreviates the other.
+fn is_same_commit(one: &str, other: &str) -> bool {
+    let is_hash =
+        |text: &str| text.len() >= COMMIT_DIGITS_MIN && text.bytes().all(|letter| letter.is_ascii_hexdigit());
+    one == other || is_hash(one) && is_hash(other) && (one.starts_with(other) || other.starts_with(one))
+}
+
+/// What precedes the path of a file in the line that says how a result was made.
+const CHECKSUM: &str = "; SHA-256 of ";
+
+/// Describes which inputs of a run have changed, from the lines that say how its result was made and
+/// how it would be made now.
+fn changed_inputs(then: &str, now: &str) -> String {
+    let files = |line: &str| -> Vec<(String, String)> {
+        let files = line.split(CHECKSUM).skip(1).filter_map(|file| file.rsplit_once(": "));
+        let digits = |sum: &str| sum.chars().take(12).collect::<String>();
+        files.map(|(path, sum)| (path.to_owned(), digits(sum))).collect()
+    };
+    let (then, now) = (files(then), files(now));
+    let changed = now.iter().filter_map(|(path, sum)| {
+        let (_, before) = then.iter().find(|(known, before)| known == path && before != sum)?;
+        Some(format!("{path} has changed since (SHA-256 {before}... then, {sum}... now)"))
+    });
+    let changed: Vec<String> = changed.collect();
+    if changed.is_empty() {
+        "the machines, the jobs, the faults or the policy are others, though no file has changed".to_owned()
+    } else {
+        changed.join(", ")
+    }
 }
 
 fn kind(is_real: bool) -> &'static str {
@@ -154,6 +203,9 @@ pub struct RunRecord {
     /// Whether the time limit stopped the run. Of each job alone, only the first jobs are then there.
     #[serde(default)]
     pub stopped: bool,
+    /// The task that was started again and again, which ended the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stall: Option<String>,
     /// Jobs that were not submitted before the run was stopped.
     pub unsubmitted: usize,
     pub jobs: Vec<JobRecord>,
@@ -262,6 +314,7 @@ impl Campaign<'_> {
         // any work is done.
         let stored = in_parallel(runs.len(), |at| self.stored(&runs[at]));
         let stored: Vec<Option<RunRecord>> = stored.into_iter().collect::<Result<_, _>>()?;
+        self.check_commits(&stored, &runs)?;
         let is_ours = |at: &usize| stored[*at].is_none() && runs[*at].number % self.part.1 == self.part.0;
         let missing = (0..runs.len()).filter(is_ours);
         let (real, simulated): (Vec<usize>, Vec<usize>) = missing.partition(|at| runs[*at].is_real);
@@ -301,6 +354,20 @@ impl Campaign<'_> {
         Ok(records.into_iter().flatten().collect())
     }
 
+    /// Checks that all stored results are of one commit: `--runs-of` may abbreviate it.
+    fn check_commits(&self, stored: &[Option<RunRecord>], runs: &[Run<'_>]) -> Result<(), CampaignError> {
+        let mut found = stored.iter().zip(runs).filter_map(|(record, run)| Some((record.as_ref()?, run)));
+        let Some((first, _)) = found.next() else { return Ok(()) };
+        match found.find(|(record, _)| record.commit != first.commit) {
+            Some((record, run)) => {
+                let path = self.folder.map_or_else(PathBuf::new, |folder| run.path(folder));
+                let (found, wanted) = (record.commit.clone(), first.commit.clone());
+                Err(CampaignError::NotOfCommit { path, found, wanted })
+            }
+            None => Ok(()),
+        }
+    }
+
     fn is_interrupted(&self) -> bool {
         self.interrupted.load(Ordering::Relaxed)
     }
@@ -325,18 +392,29 @@ impl Campaign<'_> {
         let text = fs::read(path).map_err(io)?;
         let record: RunRecord = serde_json::from_slice(&text)
             .map_err(|why| CampaignError::Unreadable { path: path.into(), why: why.to_string() })?;
-        let described = |workload: &str, policy: &str, seed: u64, commit: &str, inputs: &str| {
-            format!("{workload} under {policy}, seed {seed}, commit {commit}, inputs {inputs}")
-        };
-        let found = described(&record.workload, &record.policy, record.seed, &record.commit, &record.inputs);
-        let wanted = described(&run.workload.label, run.policy(), run.seed, self.commit, &run.inputs());
-        if found == wanted {
-            Ok(record)
-        } else if record.commit == self.commit && record.is_real != run.is_real {
-            Err(CampaignError::OtherKind { path: path.into(), is_real: run.is_real })
-        } else {
-            Err(CampaignError::OtherRun { path: path.into(), found, wanted })
+        let path = path.to_owned();
+        let described =
+            |workload: &str, policy: &str, seed: u64| format!("{workload} under {policy}, seed {seed}");
+        let found = described(&record.workload, &record.policy, record.seed);
+        let wanted = described(&run.workload.label, run.policy(), run.seed);
+        if found != wanted {
+            return Err(CampaignError::OtherRun { path, found, wanted });
         }
+        let (found, wanted) = (record.commit.clone(), self.commit.to_owned());
+        if self.only_stored && !is_same_commit(&found, &wanted) {
+            return Err(CampaignError::NotOfCommit { path, found, wanted });
+        }
+        if !self.only_stored && found != wanted {
+            return Err(CampaignError::OtherCommit { path, found, wanted });
+        }
+        if record.is_real != run.is_real {
+            return Err(CampaignError::OtherKind { path, is_real: run.is_real });
+        }
+        if record.inputs != run.inputs() {
+            let why = changed_inputs(&record.made_by, self.made_by);
+            return Err(CampaignError::OtherInputs { path, run: run.describe(), why });
+        }
+        Ok(record)
     }
 
     /// Does a run.
@@ -366,6 +444,7 @@ impl Campaign<'_> {
             preemptions: 0,
             events: 0,
             stopped: false,
+            stall: None,
             unsubmitted: 0,
             jobs: Vec::new(),
         };
@@ -441,6 +520,7 @@ impl RunRecord {
         self.reduce_slots_used = utilisation(outcome, slots, Phase::Reduce);
         (self.events, self.unsubmitted) = (outcome.events, outcome.unsubmitted.len());
         self.stopped = outcome.stopped;
+        self.stall.clone_from(&outcome.stall);
         for (id, job) in outcome.metrics.jobs() {
             self.lost_slot_s += job.lost.as_secs_f64();
             self.overhead_slot_s += job.overhead().as_secs_f64();
@@ -642,7 +722,9 @@ mod tests {
         let first = one.run(&|_, _, _| {}).expect("it runs");
         let other = Campaign { commit: "d", ..campaign(&workloads, &variants, Some(folder.path()), (0, 1)) };
         let error = other.run(&|_, _, _| {}).expect_err("another commit").to_string();
-        assert!(error.contains("commit c, inputs") && error.contains("commit d, inputs"), "{error}");
+        let wanted =
+            "is of commit c, and this program of d: `--runs-of 'c'` reads the results of that commit";
+        assert!(error.contains(wanted), "{error}");
         let read = |seeds| {
             let whole = campaign(&workloads, &variants, Some(folder.path()), (0, 1));
             Campaign { only_stored: true, seeds, ..whole }.run(&|what, _, _| panic!("{what}"))
@@ -655,13 +737,55 @@ mod tests {
         let (files, changed) = (fs::read_dir(folder.path()).expect("a folder").count(), [changed]);
         let other = campaign(&changed, &variants, Some(folder.path()), (0, 1));
         let error = other.run(&|_, _, _| {}).expect_err("another cluster").to_string();
-        assert!(error.contains("use another folder"), "{error}");
+        let wanted =
+            "was made with other inputs: the machines, the jobs, the faults or the policy are others";
+        assert!(error.contains(wanted), "{error}");
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), files, "nothing was added");
         let path =
             fs::read_dir(folder.path()).expect("a folder").next().expect("a file").expect("a file").path();
         fs::write(&path, "{").expect("it can be written");
         let error = one.run(&|_, _, _| {}).expect_err("a damaged file").to_string();
         assert!(error.contains(&path.display().to_string()) && error.contains("delete the file"), "{error}");
+    }
+
+    #[test]
+    fn stored_results_are_found_by_an_abbreviated_commit_which_must_be_the_only_one() {
+        let (workloads, variants) = ([workload()], Variant::list("fifo").expect("a policy"));
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let of = |commit, only_stored| {
+            let whole = campaign(&workloads, &variants, Some(folder.path()), (0, 1));
+            Campaign { commit, only_stored, ..whole }.run(&|_, _, _| {}).map_err(|error| error.to_string())
+        };
+        let count = of("abcdef0123", false).expect("it runs").len();
+        for commit in ["abcdef0123", "abcde", "abcdef0123456789"] {
+            assert_eq!(of(commit, true).expect(commit).len(), count);
+        }
+        for commit in ["abc", "bcdef", "abcdff"] {
+            let error = of(commit, true).expect_err(commit);
+            let wanted = format!("and --runs-of asks for {commit}: give --runs-of 'abcdef0123', or another");
+            assert!(error.contains(&wanted), "{error}");
+        }
+        assert!(of("abcdef", false).is_err(), "a program does not continue the results of another one");
+        let path =
+            fs::read_dir(folder.path()).expect("a folder").next().expect("a file").expect("a file").path();
+        let mut other: RunRecord = serde_json::from_slice(&fs::read(&path).expect("it")).expect("a record");
+        other.commit = "abcdef9999".to_owned();
+        write_whole(&path, &other).expect("it can be written");
+        let error = of("abcdef", true).expect_err("results of two commits");
+        assert!(error.contains("abcdef0123") && error.contains("abcdef9999"), "{error}");
+        assert!(!is_same_commit("abcdef0", "abcdef0+changes (executable 1)"));
+    }
+
+    #[test]
+    fn file_that_has_changed_is_named() {
+        let line = |one: &str, two: &str| {
+            format!(
+                "mrctl x (version 1){CHECKSUM}a b.tsv: {one}00000000000000{CHECKSUM}p.toml: {two}; bytes times 2"
+            )
+        };
+        let why = changed_inputs(&line("aaaaaaaaaaaa", "ffff"), &line("bbbbbbbbbbbb", "ffff"));
+        assert_eq!(why, "a b.tsv has changed since (SHA-256 aaaaaaaaaaaa... then, bbbbbbbbbbbb... now)");
+        assert!(changed_inputs(&line("a", "f"), &line("a", "f")).ends_with("no file has changed"));
     }
 
     #[test]
@@ -715,6 +839,7 @@ mod tests {
             preemptions: 0,
             events: 0,
             stopped: false,
+            stall: None,
             unsubmitted: 0,
             jobs: completions.iter().enumerate().map(job).collect(),
         }

@@ -61,8 +61,9 @@ impl TimesAlone {
 pub struct Figure {
     /// Mean over seeds.
     pub mean: f64,
-    /// Half the width of the confidence interval; 0 for one seed.
-    pub half_width: f64,
+    /// Half the width of the confidence interval. There is none for one seed, and none if a run was
+    /// stopped: its value is not that of a whole run.
+    pub half_width: Option<f64>,
     /// Whether some jobs had not ended. If so, the mean is a lower bound.
     pub is_lower_bound: bool,
     /// Number of seeds. With one seed there is no interval; with none there is no value.
@@ -74,21 +75,21 @@ impl Figure {
     pub fn of(values: &[f64]) -> Self {
         Self {
             mean: mean(values),
-            half_width: confidence(values),
+            half_width: (values.len() > 1).then(|| confidence(values)),
             is_lower_bound: false,
             seeds: values.len(),
         }
     }
 
+    /// Removes the interval unless all runs were whole.
+    #[must_use]
+    pub fn of_whole_runs(self, are_whole: bool) -> Self {
+        Self { half_width: self.half_width.filter(|_| are_whole), ..self }
+    }
+
     /// Returns the figure if it has at least one seed.
     pub fn known(self) -> Option<Self> {
         (self.seeds > 0).then_some(self)
-    }
-
-    /// Returns whether the confidence interval contains 0. False for one seed, which has no
-    /// interval.
-    pub fn is_insignificant(self) -> bool {
-        self.seeds > 1 && self.mean.abs() <= self.half_width
     }
 
     /// Returns by which fraction this mean is smaller than the mean of `other`: 0.2 means a fifth
@@ -143,12 +144,19 @@ impl Comparison {
 
     /// Returns the mean of `of` over the runs of a variant.
     pub fn figure(&self, variant: usize, of: impl Fn(&Outcome) -> f64) -> Figure {
-        Figure::of(&self.runs[variant].iter().map(of).collect::<Vec<_>>())
+        self.figure_of(variant, |outcome| Some(of(outcome)))
     }
 
     /// Like [`Self::figure`], but ignores runs in which `of` has no value.
     pub fn figure_of(&self, variant: usize, of: impl Fn(&Outcome) -> Option<f64>) -> Figure {
-        Figure::of(&self.runs[variant].iter().filter_map(of).collect::<Vec<_>>())
+        self.over_seeds(variant, &self.runs[variant].iter().map(of).collect::<Vec<_>>())
+    }
+
+    /// Returns the figure of a variant from its value in each seed. It has no interval if one of the
+    /// runs was stopped.
+    fn over_seeds(&self, variant: usize, values: &[Option<f64>]) -> Figure {
+        let figure = Figure::of(&values.iter().copied().flatten().collect::<Vec<_>>());
+        figure.of_whole_runs(!self.is_stopped(variant, variant))
     }
 
     /// Returns the mean of `of` over the jobs of a group (all jobs if `None`), averaged over seeds.
@@ -158,8 +166,7 @@ impl Comparison {
         group: Option<&str>,
         of: impl Fn(&JobFigures) -> Option<f64>,
     ) -> Figure {
-        let means: Vec<f64> = self.means(variant, group, of).into_iter().flatten().collect();
-        let figure = Figure::of(&means);
+        let figure = self.over_seeds(variant, &self.means(variant, group, of));
         Figure {
             is_lower_bound: self.count(variant, group, |job| job.observed_until.is_some()) > 0,
             ..figure
@@ -243,7 +250,7 @@ impl Comparison {
 
     /// Returns the fraction of the slots of a phase that were in use.
     pub fn utilisation(&self, variant: usize, phase: Phase) -> Figure {
-        Figure::of(&self.utilisations(variant, phase).into_iter().flatten().collect::<Vec<_>>())
+        self.over_seeds(variant, &self.utilisations(variant, phase))
     }
 
     /// Like [`Self::utilisation`], but returns one value per seed; `None` without slots or jobs.
@@ -278,8 +285,8 @@ impl Comparison {
 
     /// Returns the largest slowdown in a group (or of all jobs), as a mean over seeds.
     pub fn worst_slowdown(&self, variant: usize, group: Option<&str>) -> Figure {
-        let worst: Vec<f64> = self.worst_slowdowns(variant, group).into_iter().flatten().collect();
-        Figure { is_lower_bound: self.unfinished(variant, group).1 > 0, ..Figure::of(&worst) }
+        let figure = self.over_seeds(variant, &self.worst_slowdowns(variant, group));
+        Figure { is_lower_bound: self.unfinished(variant, group).1 > 0, ..figure }
     }
 
     /// Like [`Self::worst_slowdown`], but returns one value per seed; `None` for a seed without a
@@ -420,6 +427,7 @@ mod tests {
             unfinished: 0,
             unsubmitted: vec![not_submitted; unsubmitted],
             stopped: false,
+            stall: None,
             fault_times: Vec::new(),
             cases: Cases::default(),
             deciding: schedulers::timed::DecisionStats::default(),
@@ -485,6 +493,26 @@ mod tests {
         assert!(difference.mean.abs() < 1e-9 && difference.slower_seeds == 1, "{difference:?}");
         let table = crate::report::against_first(&both).text();
         assert!(table.contains("+0.0% (-") && table.contains("no difference that these seeds"), "{table}");
+    }
+
+    #[test]
+    fn figures_of_one_seed_or_of_a_stopped_run_have_no_interval() {
+        let run = |end_s| outcome(&[JobRun("large", 0, 0, Some((end_s, true)))], end_s, 0);
+        let stopped = || Outcome { stopped: true, ..run(30) };
+        let runs = vec![vec![run(10), run(20)], vec![run(10), stopped()]];
+        let both = comparison(runs);
+        let figures = |at: usize| {
+            let mean = both.mean_over(at, None, makespan_s);
+            [mean, both.utilisation(at, Phase::Map), both.figure(at, |outcome| outcome.end.0 as f64)]
+        };
+        assert!(figures(0).iter().all(|figure| figure.half_width.is_some()), "{:?}", figures(0));
+        for figure in figures(1) {
+            assert_eq!((figure.half_width, figure.seeds), (None, 2));
+            assert!(!crate::report::show(figure).contains('±'));
+        }
+        assert_eq!(Figure::of(&[3.0]).half_width, None);
+        // Equal values have an interval, of width 0.
+        assert_eq!(Figure::of(&[3.0, 3.0]).half_width, Some(0.0));
     }
 
     #[test]

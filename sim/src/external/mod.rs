@@ -19,6 +19,7 @@ use mrcore::{
     task::PreemptKind,
 };
 use process::Process;
+pub use process::kill_all;
 use protocol::{Answer, DecisionLine, EventLine, Hello, HelloAnswer, How, Include, RoundRequest};
 pub(crate) use protocol::{Environment, MachineLine};
 use schedulers::{ParameterError, Params, Section};

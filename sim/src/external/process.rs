@@ -2,7 +2,8 @@
 //!
 //! Two threads move the lines, so that neither a process that does not read nor one that does not
 //! answer can block the simulation. The process ends when its standard input is closed, else it is
-//! killed. Processes that it has started are killed with it, unless they have left its group.
+//! killed. Processes that it has started are killed with it, unless they have left its group. A signal
+//! from the terminal does not reach the group, so what ends the simulator calls [`kill_all`].
 
 use crossbeam::channel::{self, Receiver, RecvTimeoutError, Sender};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
@@ -10,6 +11,7 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     os::unix::process::CommandExt as _,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -20,6 +22,22 @@ const ANSWER_BYTES_MAX: u64 = 16 << 20;
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often the end of a process is checked.
 const END_CHECK_INTERVAL: Duration = Duration::from_millis(2);
+
+/// The process groups of all policies that run.
+static RUNNING: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
+
+fn running() -> MutexGuard<'static, Vec<Pid>> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Kills the processes of all external policies. This process must end then: it can start no others.
+pub fn kill_all() {
+    let groups = running();
+    for group in groups.iter() {
+        let _ = kill_process_group(*group, Signal::KILL);
+    }
+    std::mem::forget(groups);
+}
 
 /// A running policy.
 #[derive(Debug)]
@@ -36,6 +54,7 @@ impl Process {
     /// Starts a program with arguments.
     pub(super) fn start(words: &[&str], timeout: Duration) -> Result<Self, String> {
         let (program, arguments) = words.split_first().ok_or("the command is empty")?;
+        let mut running = running();
         let mut child = Command::new(program)
             .args(arguments)
             // Sets and dictionaries of Python have the same order in every run.
@@ -45,6 +64,8 @@ impl Process {
             .process_group(0)
             .spawn()
             .map_err(|error| format!("cannot start {program}: {error}"))?;
+        running.push(Pid::from_child(&child));
+        drop(running);
         let (requests, to_write) = channel::bounded(1);
         let (read, answers) = channel::bounded(1);
         if let Some((stdin, stdout)) = child.stdin.take().zip(child.stdout.take()) {
@@ -85,7 +106,11 @@ impl Process {
             {
                 thread::sleep(END_CHECK_INTERVAL);
             }
+            let mut running = running();
             let _ = kill_process_group(group, Signal::KILL);
+            // The ID is free after this, so the group must not be in the list any more.
+            let _ = self.child.wait();
+            running.retain(|other| *other != group);
         }
         self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
     }

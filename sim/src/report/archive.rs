@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn archive_has_text_and_number_of_each_cell_and_reads_back() {
         let mut one = Table::new(&["policy", "s", "jobs"]);
-        let seconds = Figure { mean: 109.437_512_3, half_width: 3.5, is_lower_bound: false, seeds: 5 };
+        let seconds = Figure { mean: 109.437_512_3, half_width: Some(3.5), is_lower_bound: false, seeds: 5 };
         one.row(vec!["fair".into(), seconds.into(), Cell::count(3)]);
         one.row(vec!["fifo".into(), Figure::of(&[]).into(), Cell::number(None)]);
         let archive = json!({ "commit": "abc", "tables": [table("Completion, s", &one)], "none": [] });

@@ -289,7 +289,8 @@ pub fn chart_list(comparison: &Comparison, layout: &'static svg::Layout) -> Vec<
     let bars = |y_label: &str, of: fn(&JobFigures) -> Option<f64>| {
         let figures = |at: usize| {
             let figure = |group: &String| comparison.mean_over(at, Some(group), of);
-            comparison.groups.iter().map(figure).map(|figure| (figure.mean, figure.half_width)).collect()
+            let bar = |figure: Figure| (figure.mean, figure.half_width.unwrap_or(0.0));
+            comparison.groups.iter().map(figure).map(bar).collect()
         };
         let series: Vec<(&str, Vec<(f64, f64)>)> =
             labels.iter().enumerate().map(|(at, label)| (*label, figures(at))).collect();
@@ -481,8 +482,8 @@ mod tests {
         assert_eq!(table.text(), "policy   s\nfifo    12\na<b      3\n");
         assert!(table.markdown().starts_with("| policy | s |\n|---|---|\n"));
         assert!(table.html().contains("<td>a&lt;b</td>"));
-        let figure = Figure { mean: 12.345, half_width: 0.5, is_lower_bound: false, seeds: 3 };
+        let figure = Figure { mean: 12.345, half_width: Some(0.5), is_lower_bound: false, seeds: 3 };
         assert_eq!(show(figure), "12.3 ±0.50");
-        assert_eq!(show(Figure { half_width: 0.0, is_lower_bound: true, ..figure }), "≥12.3");
+        assert_eq!(show(Figure { half_width: None, is_lower_bound: true, ..figure }), "≥12.3");
     }
 }

@@ -94,12 +94,12 @@ impl Cell {
     /// Returns the cell for an archive: its text, or an object with its text and its number.
     pub(super) fn archived(&self) -> Value {
         match self {
-            Self::Figure(figure, text) if figure.seeds > 1 => json!({
+            Self::Figure(Figure { mean, half_width: Some(half_width), .. }, text) => json!({
                 "text": text,
-                "mean": rounded(figure.mean),
-                "half_width": rounded(figure.half_width),
+                "mean": rounded(*mean),
+                "half_width": rounded(*half_width),
             }),
-            Self::Figure(Figure { mean, seeds: 1, .. }, text) | Self::Number(Some(mean), text) => {
+            Self::Figure(Figure { mean, seeds: 1.., .. }, text) | Self::Number(Some(mean), text) => {
                 json!({ "text": text, "mean": rounded(*mean) })
             }
             Self::Interval { value, low, high, text } => json!({
@@ -239,10 +239,9 @@ impl Table {
 pub fn show(figure: Figure) -> String {
     let Some(figure) = figure.known() else { return no_value() };
     let sign = if figure.is_lower_bound { "≥" } else { "" };
-    if figure.half_width > 0.0 {
-        format!("{sign}{} ±{}", short(figure.mean), short(figure.half_width))
-    } else {
-        format!("{sign}{}", short(figure.mean))
+    match figure.half_width.filter(|half_width| *half_width > 0.0) {
+        Some(half_width) => format!("{sign}{} ±{}", short(figure.mean), short(half_width)),
+        None => format!("{sign}{}", short(figure.mean)),
     }
 }
 
@@ -258,8 +257,8 @@ pub fn percent(part: f64) -> String {
 
 /// Formats a relative change with its confidence interval: -12.7% ±4.1.
 pub fn show_change(change: Figure) -> String {
-    let half_width =
-        if change.half_width > 0.0 { format!(" ±{:.1}", change.half_width * 100.0) } else { String::new() };
+    let half_width = change.half_width.filter(|half_width| *half_width > 0.0);
+    let half_width = half_width.map_or_else(String::new, |half_width| format!(" ±{:.1}", half_width * 100.0));
     format!("{:+.1}%{half_width}", percent_of(change.mean))
 }
 
@@ -268,7 +267,7 @@ mod tests {
     use super::*;
 
     fn figure(mean: f64, half_width: f64, seeds: usize) -> Figure {
-        Figure { mean, half_width, is_lower_bound: false, seeds }
+        Figure { mean, half_width: (seeds > 1).then_some(half_width), is_lower_bound: false, seeds }
     }
 
     #[test]

@@ -756,7 +756,9 @@ fn resize(job: &mut JobPlan, factor: f64) {
 fn bars(table: &Table, columns: &[&str], y_label: &str, paper: Option<(&str, &[(&str, f64)])>) -> String {
     let groups: Vec<String> = table.rows.iter().map(|row| row[0].text().to_owned()).collect();
     let value = |cell: &Cell| match cell {
-        Cell::Figure(figure, _) => figure.known().map(|figure| (figure.mean, figure.half_width)),
+        Cell::Figure(figure, _) => {
+            figure.known().map(|figure| (figure.mean, figure.half_width.unwrap_or(0.0)))
+        }
         _ => None,
     };
     let none = (f64::NAN, 0.0);
@@ -800,7 +802,7 @@ mod tests {
     }
 
     fn figure(mean: f64) -> Ours {
-        let figure = Figure { mean, half_width: 0.03, is_lower_bound: false, seeds: 5 };
+        let figure = Figure { mean, half_width: Some(0.03), is_lower_bound: false, seeds: 5 };
         Ours { estimate: figure.into(), ..Ours::of(vec![Some(mean)]) }
     }
 

@@ -48,7 +48,8 @@ pub(super) struct Estimate {
 
 impl From<Figure> for Estimate {
     fn from(Figure { mean, half_width, is_lower_bound, seeds }: Figure) -> Self {
-        Self { mean, low: mean - half_width, high: mean + half_width, is_lower_bound, seeds }
+        let (half, seeds) = half_width.map_or((0.0, seeds.min(1)), |half_width| (half_width, seeds));
+        Self { mean, low: mean - half, high: mean + half, is_lower_bound, seeds }
     }
 }
 
@@ -80,7 +81,7 @@ impl Estimate {
     /// Returns the estimate as a figure. Only for one whose interval is symmetric.
     fn figure(self) -> Figure {
         let Self { mean, high, is_lower_bound, seeds, .. } = self;
-        Figure { mean, half_width: high - mean, is_lower_bound, seeds }
+        Figure { mean, half_width: (seeds > 1).then_some(high - mean), is_lower_bound, seeds }
     }
 }
 
@@ -515,7 +516,7 @@ mod tests {
     use super::*;
 
     fn estimate(mean: f64, half_width: f64, is_lower_bound: bool, seeds: usize) -> Estimate {
-        Figure { mean, half_width, is_lower_bound, seeds }.into()
+        Figure { mean, half_width: (seeds > 1).then_some(half_width), is_lower_bound, seeds }.into()
     }
 
     fn verdict(paper: Number, mean: f64, half_width: f64, seeds: usize) -> String {

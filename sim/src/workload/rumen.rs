@@ -89,12 +89,15 @@ pub fn read(path: &Path) -> Result<Trace, TraceError> {
             if error.is_io() {
                 source.unreadable(error.line() as u64, error.into())
             } else {
-                source.bad(error.line() as u64, describe_json_error(&error))
+                source.damaged(error.line() as u64, describe_json_error(&error))
             }
         })?;
         let tasks = [&job.map_tasks, &job.reduce_tasks].map(|tasks| tasks.as_ref().map_or(0, Vec::len));
-        let plan = size_limit.add_job((tasks[0] + tasks[1]) as f64).and_then(|()| plan(&job, &mut hosts));
-        let plan = plan.map_err(|what| source.error_here(format!("{}: {what}", job.id)))?;
+        let named = |what: String| format!("{}: {what}", job.id);
+        let limited = size_limit.add_job((tasks[0] + tasks[1]) as f64);
+        limited.map_err(|what| source.error_here(named(what)))?;
+        let plan = plan(&job, &mut hosts).map_err(|what| source.damaged(source.line_here(), named(what)))?;
+        check_task_times(&plan.1).map_err(|what| source.error_here(named(what)))?;
         if tasks == [0, 0] {
             without_tasks.push(job.id);
             continue;
@@ -171,7 +174,6 @@ fn plan(job: &Job, hosts: &mut Hosts) -> Result<(i64, JobPlan), String> {
         speculation: true,
         split_slow: true,
     };
-    check_task_times(&plan)?;
     Ok((job.submit_time, plan))
 }
 
@@ -301,6 +303,7 @@ mod tests {
             ),
             (String::new(), "no jobs in it"),
             (format!("{JOB}{{"), ":7: EOF while parsing an object at column "),
+            (format!("{JOB}{{"), "; the file is damaged, not complete or of another format: get it again"),
         ];
         for (text, expected) in cases {
             let error = parse(&text).map(|_| ()).expect_err(expected).to_string();

@@ -82,10 +82,10 @@ pub fn read(path: &Path, scaling: Scaling) -> Result<Workload, TraceError> {
         if row.is_empty() {
             continue;
         }
-        let row = Row::parse(row).map_err(|what| source.bad(line, what))?;
+        let row = Row::parse(row).map_err(|what| source.damaged(line, what))?;
         if row.submit_s < before_s {
             let what = format!("submitted at {} s, before the job above it ({before_s} s)", row.submit_s);
-            return Err(source.bad(line, what));
+            return Err(source.damaged(line, what));
         }
         check_time_range(row.submit_s).map_err(|what| source.bad(line, what))?;
         before_s = row.submit_s;
@@ -122,6 +122,7 @@ impl<'a> Row<'a> {
         let number = |name: &str, text: &str| match text.trim().parse::<f64>() {
             Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
             Ok(value) if value < 0.0 => Err(format!("{name} is {text}: below 0")),
+            Ok(value) if value.is_infinite() => Err(format!("{name} is {text}: too large")),
             _ => Err(format!("{name} is {text:?}: not a number")),
         };
         number("gap", gap)?;

@@ -26,6 +26,10 @@ pub enum TraceError {
     Partial { path: String },
     #[error("{path}:{line}: {what}")]
     Bad { path: String, line: u64, what: String },
+    #[error(
+        "{path}:{line}: {what}; the file is damaged, not complete or of another format: get it again and compare its SHA-256, or correct the line"
+    )]
+    Damaged { path: String, line: u64, what: String },
 }
 
 /// Describes an error of JSON without its line, which the error of the file has.
@@ -173,17 +177,32 @@ impl Source {
         TraceError::Bad { path: self.path.clone(), line, what: what.into() }
     }
 
-    /// Returns an error at the current line.
-    pub(super) fn error_here(&self, what: impl Into<String>) -> TraceError {
-        self.bad(self.line.get() + 1, what)
+    /// Returns the error for a line that no tool writes.
+    pub(super) fn damaged(&self, line: u64, what: impl Into<String>) -> TraceError {
+        TraceError::Damaged { path: self.path.clone(), line, what: what.into() }
     }
 
-    /// Returns the error for a line that is not text, or that could not be read from disk.
+    /// Returns an error at the current line.
+    pub(super) fn error_here(&self, what: impl Into<String>) -> TraceError {
+        self.bad(self.line_here(), what)
+    }
+
+    /// Returns the number of the current line.
+    pub(super) fn line_here(&self) -> u64 {
+        self.line.get() + 1
+    }
+
+    /// Returns the error for a line that is not text, cannot be decompressed, or could not be read from
+    /// disk.
     pub(super) fn unreadable(&self, line: u64, source: io::Error) -> TraceError {
-        if source.kind() == io::ErrorKind::InvalidData {
-            return self.bad(line, format!("not text: {source}"));
+        match source.kind() {
+            io::ErrorKind::InvalidData => self.damaged(line, format!("not text: {source}")),
+            // The errors of compressed files.
+            io::ErrorKind::InvalidInput | io::ErrorKind::UnexpectedEof => {
+                self.damaged(line, format!("cannot be decompressed: {source}"))
+            }
+            _ => TraceError::Unreadable { path: self.path.clone(), source },
         }
-        TraceError::Unreadable { path: self.path.clone(), source }
     }
 
     /// Returns the error for a trace without jobs.

@@ -79,15 +79,20 @@ use schedulers::{PolicyError, timed::DecisionTimes};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use trace::{TaskTimes, Trace};
 use tracker::{Agent, AgentEvent, Message, Model};
 pub use why::WhyError;
 
-/// Number of events between two calls of the monitor of a run. With an external policy, which may
-/// take long for each decision, the monitor is called at every event.
+/// Maximum number of events between two calls of the monitor of a run. With an external policy, which
+/// may take long for each decision, the monitor is called at every event.
 const EVENTS_PER_CHECK: u64 = 1 << 14;
+/// Number of events between two looks at the clock.
+const EVENTS_PER_CLOCK: u64 = 1 << 5;
+/// Real time after which the monitor is called again, also after fewer events: in a large cluster an
+/// event takes long.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A job that the core has accepted.
 #[derive(Debug)]
@@ -340,6 +345,7 @@ impl World {
         deciding.total += self.computing;
         let plans = self.unsubmitted.iter().copied().chain(self.next_arrival..self.workload.jobs.len());
         let unsubmitted = plans.map(|plan| (&self.workload.jobs[plan]).into()).collect();
+        let stall = self.stuck_task().filter(|_| end == RunEnd::Over && self.jobs_open > 0);
         Ok(Outcome {
             scheduler: self.setup.scheduler,
             metrics: self.metrics,
@@ -351,6 +357,7 @@ impl World {
             unfinished: self.jobs_open,
             unsubmitted,
             stopped: end == RunEnd::Stopped,
+            stall,
             fault_times: self.fault_times,
             cases: self.checks.map(|checks| checks.cases).unwrap_or_default(),
             deciding,
@@ -365,14 +372,19 @@ impl World {
         should_continue: impl Fn(usize) -> bool,
     ) -> Result<RunEnd, RuleViolation> {
         let events_per_check = if self.setup.scheduler == external::NAME { 1 } else { EVENTS_PER_CHECK };
+        let mut last_check = Instant::now();
         while !self.is_over() {
             let Some((at, what)) = self.queue.pop() else { break };
             if let Some(last) = last.filter(|last| at > *last) {
                 self.metrics.end_observation(last);
                 return Ok(RunEnd::Limit);
             }
-            let stopped = self.events % events_per_check == events_per_check - 1
-                && !should_continue(self.workload.jobs.len() - self.jobs_open);
+            let is_due = self.events % events_per_check == events_per_check - 1
+                || (self.events.is_multiple_of(EVENTS_PER_CLOCK) && last_check.elapsed() > CHECK_INTERVAL);
+            if is_due {
+                last_check = Instant::now();
+            }
+            let stopped = is_due && !should_continue(self.workload.jobs.len() - self.jobs_open);
             if stopped || self.is_stalled(at, what) {
                 self.metrics.end_observation(at);
                 return Ok(if stopped { RunEnd::Stopped } else { RunEnd::Over });
@@ -632,6 +644,40 @@ fn machine(setup: &Setup, at: usize) -> Node {
 mod tests {
     use super::*;
     use crate::{clusters, workload::coshh};
+
+    /// Takes long to decide, as a policy may in a large cluster.
+    #[derive(Debug)]
+    struct Slow(schedulers::fifo::Fifo);
+
+    impl mrcore::Scheduler for Slow {
+        fn name(&self) -> &'static str {
+            "slow"
+        }
+
+        fn observe(&mut self, now: Time, fact: &Fact, cluster: &mrcore::Cluster) {
+            self.0.observe(now, fact, cluster);
+        }
+
+        fn decide(&mut self, round: mrcore::scheduler::Round, plan: &mut mrcore::Plan<'_>) {
+            std::thread::sleep(Duration::from_millis(5));
+            self.0.decide(round, plan);
+        }
+
+        fn outranks(&self, one: JobId, other: JobId, phase: Phase, plan: &mrcore::Plan<'_>) -> bool {
+            self.0.outranks(one, other, phase, plan)
+        }
+    }
+
+    #[test]
+    fn monitor_is_called_by_the_clock_if_events_take_long() {
+        let crate::trial::Trial { setup, workload, .. } = crate::trial::short();
+        let config = setup.config.clone();
+        let mut world = World::new(setup, workload).expect("a policy");
+        world.core = Some(JobTracker::new(config, Box::new(Slow(schedulers::fifo::Fifo::default()))));
+        world.send_event(Event::Start);
+        let outcome = world.run_monitored(None, |_| false).expect("no rule broken");
+        assert!(outcome.stopped && outcome.events < EVENTS_PER_CHECK, "{} events", outcome.events);
+    }
 
     /// Classes and linear programs are computed outside of the rounds, and are most of what `coshh`
     /// computes.

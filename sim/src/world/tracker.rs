@@ -208,7 +208,7 @@ impl World {
                     name: node.name.clone(),
                     incarnation,
                     host: node.name.clone(),
-                    rack: format!("r{}", self.setup.machines[at].rack),
+                    rack: self.setup.machines[at].rack_name(),
                     shuffle_addr: node.shuffle_addr(node.starts),
                     logs_addr: format!("{}:logs", node.name),
                     slots: node.slots,

@@ -43,13 +43,60 @@ fn interrupted_comparison_keeps_its_runs_and_says_how_it_continues() {
     assert!(Command::new("kill").args(["-INT", &comparing.id().to_string()]).status().unwrap().success());
     let ended = comparing.wait_with_output().unwrap();
     let why = String::from_utf8_lossy(&ended.stderr);
-    let line = format!(
+    let lines: Vec<&str> = why.lines().collect();
+    let first = "mrctl: interrupted: stopping the runs in progress; a second Ctrl-C ends mrctl at once";
+    let last = format!(
         "mrctl: interrupted: {} of 1200 runs are stored in results; the same command does the others: mrctl lab compare ",
         stored()
     );
-    assert!(ended.status.code() == Some(1) && why.starts_with(&line) && why.lines().count() == 1, "{why}");
+    assert!(lines.len() == 2 && lines[0] == first && lines[1].starts_with(&last), "{why}");
+    assert_eq!(ended.status.code(), Some(1));
     let ran = compare("1").output().unwrap();
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+}
+
+/// The policy does not answer, and does not end when its standard input is closed.
+#[test]
+fn interrupted_simulation_removes_its_histories_and_its_policy() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("policy.sh"), "echo $$ > new; mv new pid; exec sleep 1000\n").unwrap();
+    let simulate = |policy: &str| {
+        let mut command = Command::new(binaries().join("mrctl"));
+        command.args(["sim", "--workload", "gridmix", "--jobs", "2", "--history", "h"]);
+        command.args(["--scheduler", policy]).current_dir(folder.path());
+        command
+    };
+    let start = || {
+        let mut command = simulate("external[command=sh policy.sh;timeout=1000s]");
+        let run = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let policy = eventually("the policy has started", || fs::read_to_string(path("pid")).ok());
+        fs::remove_file(path("pid")).unwrap();
+        (run, policy.trim().to_owned())
+    };
+    let signal = |which: &str, pid: &str| {
+        assert!(Command::new("kill").args([which, pid]).status().unwrap().success());
+    };
+    let (run, policy) = start();
+    assert!(path(".h.partial").is_dir());
+    signal("-INT", &run.id().to_string());
+    let ended = run.wait_with_output().unwrap();
+    let why = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(130), "{why}");
+    assert_eq!(why, "mrctl: interrupted: the run is not complete, so no result is written\n");
+    assert!(!path(".h.partial").exists());
+    let has_ended = || (!std::path::Path::new("/proc").join(&policy).join("exe").exists()).then_some(());
+    eventually("the policy has ended", has_ended);
+    // A process that is killed cannot remove its histories. The next one does.
+    let (mut run, policy) = start();
+    run.kill().unwrap();
+    run.wait().unwrap();
+    signal("-KILL", &policy);
+    assert!(path(".h.partial").is_dir());
+    let ran = simulate("fifo").output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    assert!(!path(".h.partial").exists());
+    assert_eq!(fs::read_dir(path("h")).unwrap().count(), 2);
 }
 
 #[test]

@@ -11,7 +11,7 @@ mod masters;
 mod process;
 mod state;
 
-pub use folders::{remove_outside_folder, temporary_folder};
+pub use folders::{TemporaryCluster, remove_outside_folder, remove_temporary_clusters, temporary_folder};
 pub use launch::{Launch, await_files, await_masters, describe_failure, restart, unused_name};
 pub use layout::{Layout, Overrides, check_scheduler, lost_data};
 pub use masters::ask_masters;

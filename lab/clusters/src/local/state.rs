@@ -226,6 +226,11 @@ impl ClusterState {
 
     /// Stops all daemons and returns how each ended.
     pub fn stop_all(&self) -> Result<Vec<(&Daemon, ExitKind)>> {
+        self.stop_within(STOP_TIMEOUT)
+    }
+
+    /// Stops all daemons and returns how each ended. Those that run longer than `timeout` are killed.
+    pub fn stop_within(&self, timeout: Duration) -> Result<Vec<(&Daemon, ExitKind)>> {
         let mut daemons: Vec<&Daemon> = self.daemons.iter().collect();
         // A daemon stops before the daemons that it depends on.
         daemons.sort_by_key(|daemon| match daemon.kind {
@@ -237,8 +242,7 @@ impl ClusterState {
         });
         let processes: Vec<_> =
             daemons.iter().map(|daemon| (&daemon.identity, daemon.args.as_slice())).collect();
-        let exits =
-            end_processes(&processes, STOP_TIMEOUT).context("cannot stop a daemon of this cluster")?;
+        let exits = end_processes(&processes, timeout).context("cannot stop a daemon of this cluster")?;
         Ok(daemons.into_iter().zip(exits).collect())
     }
 }

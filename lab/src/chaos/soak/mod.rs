@@ -15,7 +15,7 @@ use super::{
 };
 use anyhow::{Context, Result, bail, ensure};
 use clusters::{
-    local::{ClusterState, Launch, Layout, Overrides, remove_outside_folder, temporary_folder},
+    local::{ClusterState, Launch, Layout, Overrides, TemporaryCluster, remove_outside_folder},
     remote::{Fleet, Reach},
 };
 use daemon::{Bytes, Period};
@@ -107,7 +107,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
         let target = Arc::new(ChaosTarget::Machines(Fleet::of(&Reach::of(cluster))?));
         return print_result(&Box::pin(soak(args, &target)).await?, args.json);
     }
-    let folder = temporary_folder(&args.dir, "fermata-soak-")?;
+    let folder = TemporaryCluster::create(&args.dir, "fermata-soak-")?;
     let report = {
         let own = start(folder.path(), args.nodes).await?;
         let target = Arc::new(ChaosTarget::local(own.folder.clone())?);
@@ -117,7 +117,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
         }
     };
     if report.wrong.is_empty() {
-        folder.close().context("cannot remove the folder")?;
+        folder.close()?;
     } else {
         eprintln!("mrctl: the files of the cluster were kept in {}", folder.keep().display());
     }

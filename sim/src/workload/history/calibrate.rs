@@ -18,6 +18,19 @@ use std::{collections::BTreeMap, fmt::Write as _};
 /// part of the rate of reduces.
 const MERGE_INCLUDED_MBPS: f64 = 1e6;
 
+/// With less input, most of the time of tasks is not spent on it.
+const TINY_BYTES: f64 = 1e6;
+
+/// Returns a number of bytes in MB, or in smaller units with all digits that matter.
+fn megabytes(bytes: f64) -> String {
+    match bytes {
+        ..1e3 => format!("{bytes:.0} bytes"),
+        ..1e6 => format!("{:.1} kB", bytes / 1e3),
+        ..1e7 => format!("{:.1} MB", bytes / 1e6),
+        _ => format!("{:.0} MB", bytes / 1e6),
+    }
+}
+
 /// All samples of a program.
 #[derive(Default)]
 struct ProgramSamples {
@@ -119,12 +132,15 @@ impl Calibrated {
     pub fn render(&self) -> String {
         let Self { name, jobs, maps, bytes, reduces, .. } = self;
         let mut text = format!(
-            "# {name}: {}, {}, {}, {:.0} MB of input\n",
+            "# {name}: {}, {}, {}, {} of input\n",
             crate::count(*jobs, "job"),
             crate::count(*maps, "map"),
             crate::count(*reduces, "reduce"),
-            (bytes / 1e6).max(1.0).round()
+            megabytes(*bytes)
         );
+        if *bytes < TINY_BYTES {
+            text += "# doubtful, because of so little input: its rates are those of starting a task\n";
+        }
         if *maps < 8 || *bytes < 64e6 {
             text += "# few samples: run more or larger jobs of this program\n";
         }
@@ -136,7 +152,7 @@ impl Calibrated {
             let _ = writeln!(text, "# doubtful, because of {what}: measure undisturbed jobs");
         }
         let Some(map_mbps) = self.map_mbps else {
-            return text + "# no profile: the maps read no bytes, or took no time\n";
+            return text + "# no profile: the maps read too little to measure a rate, or took no time\n";
         };
         let profile = self.profile_lines(map_mbps);
         if self.reduce.is_some() || profile::built_in().contains_key(name) {
@@ -172,7 +188,7 @@ impl Calibrated {
             text += "# spread: not measured, there is only one map\n";
         }
         if self.reduce.is_none() {
-            text += "# reduce_mbps, reduce_out, merge_mbps: not measured, because no reduce read anything; the built-in values apply\n";
+            text += "# reduce_mbps, reduce_out, merge_mbps: not measured, because reduces read nothing or too little; the built-in values apply\n";
         }
         text
     }
@@ -205,7 +221,8 @@ impl ProgramSamples {
         });
         let off: Vec<f64> = off.collect();
         let rate = |bytes: f64, seconds: f64| {
-            (bytes >= 1.0 && seconds >= 1e-6).then(|| (bytes / 1e6 / seconds).max(0.001))
+            let rate = (bytes >= 1.0 && seconds >= 1e-6).then(|| bytes / 1e6 / seconds);
+            rate.filter(|rate| *rate >= profile::RATES[0])
         };
         Calibrated {
             name: name.to_owned(),
@@ -331,6 +348,23 @@ mod tests {
         let idle = ProgramSamples { maps: vec![(0.0, 3.0)], ..ProgramSamples::default() }
             .calibrated("grep")
             .render();
-        assert!(idle.ends_with("# no profile: the maps read no bytes, or took no time\n"), "{idle}");
+        assert!(idle.contains("0 bytes of input") && idle.contains("# no profile: the maps read too little"));
+    }
+
+    #[test]
+    fn tiny_input_is_stated_and_gives_no_invented_rate() {
+        let of = |maps: Vec<(f64, f64)>| {
+            let seen = ProgramSamples { jobs: 1, maps, ..ProgramSamples::default() };
+            seen.calibrated("grep")
+        };
+        let small = of(vec![(2_500.0, 0.1)]);
+        assert_close(small.map_mbps, 0.025);
+        let text = small.render();
+        assert!(text.starts_with("# grep: 1 job, 1 map, 0 reduces, 2.5 kB of input\n# doubtful"), "{text}");
+        // 100 bytes in 10 s would be 0.00001 MB/s.
+        let tiny = of(vec![(100.0, 10.0)]);
+        assert_eq!(tiny.map_mbps, None);
+        assert!(tiny.render().contains("100 bytes of input") && tiny.render().contains("# no profile: "));
+        assert!(!of(vec![(100e6, 10.0)]).render().contains("so little input"));
     }
 }

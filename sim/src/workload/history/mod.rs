@@ -72,8 +72,8 @@ pub struct History {
     /// The largest number of concurrent attempts of one tracker, which is a lower bound of its
     /// slots.
     pub slots: PerPhase<u32>,
-    /// Policy, parameters and cluster at the submission of the last job. Older histories do not
-    /// contain them.
+    /// Policy and parameters at the submission of the last job, and the trackers that had registered
+    /// at any submission. Older histories do not contain them.
     pub environment: Option<Environment>,
     /// Lost trackers: index of the tracker, when it was lost, and when it registered again. Times
     /// are relative to the first submission.
@@ -165,7 +165,7 @@ impl HistoryReader {
             slots,
             metrics,
             unknown_shares,
-            environment: trackers.environment,
+            environment: trackers.into_environment(),
             losses,
             is_simulated,
             ..History::default()
@@ -222,8 +222,8 @@ impl HistoryReader {
             if text.trim().is_empty() {
                 continue;
             }
-            let value: Value =
-                serde_json::from_str(&text).map_err(|error| source.bad(line, describe_json_error(&error)))?;
+            let value: Value = serde_json::from_str(&text)
+                .map_err(|error| source.damaged(line, describe_json_error(&error)))?;
             if value.get("format").is_some() {
                 self.end_job(current.take()).map_err(|what| source.bad(line - 1, what))?;
                 current = self.start_job(value).map_err(|what| source.bad(line, what))?;
@@ -235,11 +235,12 @@ impl HistoryReader {
                     continue;
                 }
                 let what = "a fact without a job: there is no line with `format` before it";
-                return Err(source.bad(line, what));
+                return Err(source.damaged(line, what));
             };
             let record: Record<Value> =
-                serde_json::from_value(value).map_err(|error| source.bad(line, error.to_string()))?;
-            self.read_fact(job, record).map_err(|what| source.bad(line, format!("{}: {what}", job.id)))?;
+                serde_json::from_value(value).map_err(|error| source.damaged(line, error.to_string()))?;
+            let read = self.read_fact(job, record);
+            read.map_err(|what| source.damaged(line, format!("{}: {what}", job.id)))?;
         }
         self.end_job(current).map_err(|what| source.bad(line, what))
     }
@@ -308,6 +309,25 @@ fn shift_time(at: Time, first: Time) -> Time {
 }
 
 impl History {
+    /// Returns the trackers whose racks and slots are known.
+    pub fn described_trackers(&self) -> &[TrackerRow] {
+        self.environment.as_ref().map_or(&[], |environment| &environment.trackers)
+    }
+
+    /// Says what is guessed about the cluster; `None` if the history describes every tracker.
+    pub fn guessed_cluster(&self) -> Option<String> {
+        let guessed = self.trackers.len().saturating_sub(self.described_trackers().len());
+        let all = crate::count(self.trackers.len(), "node");
+        (guessed > 0).then(|| {
+            format!(
+                "the history does not describe {guessed} of {all} (they registered after the last \
+                 submission, or the history is of an older version): each has the largest number of \
+                 slots that one node used, and nodes that ran nothing are missing: compare them with \
+                 your cluster, and give --nodes, --map-slots and --reduce-slots"
+            )
+        })
+    }
+
     /// Returns what the history is of.
     pub fn run_name(&self) -> &'static str {
         if self.is_simulated { "the simulated run of the history" } else { "the real run" }
@@ -330,6 +350,7 @@ impl History {
             unfinished,
             unsubmitted: Vec::new(),
             stopped: false,
+            stall: None,
             fault_times: Vec::new(),
             cases: crate::Cases::default(),
             deciding: schedulers::timed::DecisionStats::default(),

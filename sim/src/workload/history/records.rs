@@ -5,12 +5,13 @@
 //! Trackers get IDs in the order of their first appearance. A tracker is assumed to register when
 //! its first attempt starts, to be lost when the first of its attempts is killed because the
 //! tracker was lost, and to register again when its next attempt starts. The line with the
-//! environment of the submission contains the policy, and the racks and slots of trackers.
+//! environment of a submission contains the policy, and the racks and slots of the trackers that
+//! had registered by then. A tracker has those of the last submission that names it.
 
 use mrcore::{
     Fact, PerPhase, Time,
     fact::{Entry, TRACKER_LOST},
-    history::{Environment, HistoryFact, known_fact},
+    history::{Environment, HistoryFact, TrackerRow, known_fact},
     ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
     job::JobSpec,
 };
@@ -27,8 +28,10 @@ pub(super) struct Trackers {
     registered: BTreeSet<TrackerId>,
     /// Tracker of each running attempt.
     tracker_of: BTreeMap<AttemptId, TrackerId>,
-    /// Environment of the last submission, if the history contains it.
+    /// Environment of the last submission without its trackers, if the history contains it.
     pub(super) environment: Option<Environment>,
+    /// The trackers of the environments of all submissions, by name.
+    rows: BTreeMap<String, TrackerRow>,
 }
 
 /// Name of the counter of CPU time.
@@ -43,6 +46,12 @@ impl Trackers {
         names.into_iter().map(|(_, name)| name.clone()).collect()
     }
 
+    /// Returns the environment of the last submission with all trackers that the history describes.
+    pub(super) fn into_environment(self) -> Option<Environment> {
+        let trackers = self.rows.into_values().collect();
+        self.environment.map(|environment| Environment { trackers, ..environment })
+    }
+
     /// Resets the state before the history of another job is read, whose times may be earlier.
     pub(super) fn reset(&mut self) {
         self.registered.clear();
@@ -53,11 +62,13 @@ impl Trackers {
     pub(super) fn facts(&mut self, job: JobId, at: Time, line: Value) -> Result<Vec<Entry>, String> {
         let Some(line) = known_fact(line)? else { return Ok(Vec::new()) };
         if let HistoryFact::SubmittedTo(environment) = line {
-            // Trackers that never ran an attempt get an ID too.
-            for place in &environment.trackers {
-                self.id_of(&place.name);
+            let Environment { policy, params, trackers } = environment;
+            for row in trackers {
+                // Trackers that never ran an attempt get an ID too.
+                self.id_of(&row.name);
+                self.rows.insert(row.name.clone(), row);
             }
-            self.environment = Some(environment);
+            self.environment = Some(Environment { policy, params, trackers: Vec::new() });
             return Ok(Vec::new());
         }
         let Some(mut fact) = line.into_fact(job, |name| self.id_of(name))? else { return Ok(Vec::new()) };
@@ -76,8 +87,7 @@ impl Trackers {
             Fact::AttemptLaunched { attempt, tracker, .. } => {
                 self.tracker_of.insert(*attempt, *tracker);
                 let name = self.ids.iter().find(|(_, number)| *number == tracker)?.0.clone();
-                let mut trackers = self.environment.iter().flat_map(|environment| &environment.trackers);
-                let known = trackers.find(|at| at.name == name);
+                let known = self.rows.get(&name);
                 let (host, rack) =
                     known.map_or((name.clone(), String::new()), |at| (at.host.clone(), at.rack.clone()));
                 self.registered.insert(*tracker).then(|| Fact::TrackerJoined {

@@ -93,6 +93,33 @@ fn history_names_the_policy_and_trackers() {
     assert_eq!(history.trackers, ["node1", "node2"], "trackers that ran no attempt are included");
 }
 
+/// A job is submitted before its trackers register, and others when some have.
+#[test]
+fn cluster_is_that_of_all_submissions() {
+    let tracker = |name: &str, maps: u32| {
+        format!(r#"{{"name":"{name}","host":"{name}","rack":"/r","map_slots":{maps},"reduce_slots":2}}"#)
+    };
+    let job = |id: &str, trackers: &[String]| {
+        let list = trackers.join(",");
+        let to = format!(r#"{{"submitted-to":{{"policy":"fair","params":{{}},"trackers":[{list}]}}}}"#);
+        let text = sample_history().replacen(HEAD, &format!("{HEAD}{}", line(1_000_000, &to)), 1);
+        (id.to_owned(), text.replace("job_7", id))
+    };
+    let early = job("job_6", &[]);
+    let history = read_texts(std::slice::from_ref(&early)).expect("it reads");
+    let guess = history.guessed_cluster().expect("nothing is described");
+    assert!(guess.starts_with("the history does not describe 1 of 1 node ("), "{guess}");
+    let one = job("job_7", &[tracker("node1", 3), tracker("node2", 4)]);
+    let two = job("job_8", &[tracker("node1", 5)]);
+    let history = read_texts(&[early, one, two]).expect("they read");
+    assert_eq!(
+        (history.trackers.as_slice(), history.guessed_cluster()),
+        (&["node1", "node2"].map(String::from)[..], None)
+    );
+    let slots: Vec<u32> = history.described_trackers().iter().map(|row| row.map_slots).collect();
+    assert_eq!(slots, [5, 4], "those of the last submission that names the tracker");
+}
+
 #[test]
 fn concurrent_jobs_are_merged_by_time() {
     let other = sample_history().replace("job_7", "job_8").replace("\"user\":\"ann\"", "\"user\":\"bob\"");
