@@ -49,6 +49,7 @@ fn usage_errors_are_one_line_and_exit_with_2() {
         ("verify --paced --only nope", &["--only \"nope\"", "choose from"]),
         ("verify --histories file --size 16MiB", &["--histories file", "this is a file"]),
         ("verify --link 4MB --dir no", &["--dir no", "there is no such folder", "create it"]),
+        ("verify --dir no", &["--dir no", "there is no such folder", "create it"]),
         ("bench mr --rounds -1", &["--rounds: -1 is not a whole number from 1 to 100"]),
         ("sim fuzz --seed -1", &["--seed: -1", "must not be negative"]),
         ("sim calibrate nofile", &["nofile: there is no such local file"]),
@@ -65,6 +66,10 @@ fn usage_errors_are_one_line_and_exit_with_2() {
         (
             "lab compare --policies fifo --workloads gridmix[jobs=2] --dir file",
             &["--dir file", "this is a file"],
+        ),
+        (
+            "lab compare --policies fifo --workloads gridmix[jobs=2] --dir . --csv a.csv",
+            &["--csv a.csv", "this is in the folder of --dir"],
         ),
         (
             "lab compare --policies fifo --workloads hsrtf --runs-of abc --dir no",

@@ -57,7 +57,11 @@ fn history_is_converted_to_a_workload_with_figures() {
     assert_eq!((job.hosts.clone(), job.priority), (vec![vec![0]], Priority::High));
     let figures = history.metrics.job(JobId(7)).expect("its figures");
     assert_eq!((figures.preemption.splits, figures.waiting()), (1, Some(Span::secs(1))));
-    let [one] = &history.calibrate(false)[..] else { panic!("one program") };
+    let mut megabytes = sample_history();
+    for bytes in ["end\":100", "position\":50", "bytes_out\":30", "bytes_out\":20"] {
+        megabytes = megabytes.replace(bytes, &format!("{bytes}000000"));
+    }
+    let [one] = &parse(&megabytes).expect("it reads").calibrate(false)[..] else { panic!("one program") };
     assert_eq!((one.name.as_str(), one.jobs, one.maps, one.reduces), ("sort", 1, 1, 1));
     let is = |got: Option<f64>, wanted: f64| got.is_some_and(|got| (got / wanted - 1.0).abs() < 1e-6);
     assert!((one.map_out - 0.5).abs() < 1e-9 && one.spread.is_none(), "{one:?}");
