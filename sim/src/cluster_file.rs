@@ -315,6 +315,10 @@ mod tests {
                 "1: heartbeat_s",
             ),
             (
+                "[[machines]]\ncount = 99999999999999999999999\nmap_slots = 1\nreduce_slots = 1\n",
+                "2: count: the number is too large",
+            ),
+            (
                 "[[machines]]\ncount = 200000\nmap_slots = 1\nreduce_slots = 1\n",
                 "2: count = 200000 is not valid",
             ),

@@ -105,11 +105,13 @@ fn parse_over(text: &str, base: &Profiles) -> Result<Profiles, ProfileError> {
 
 impl Profile {
     fn check(&self) -> Result<(), String> {
+        // A number of many digits is not readable.
+        let shown = |value: f64| if value.abs() < 1e15 { value.to_string() } else { format!("{value:e}") };
         let Profile { map_mbps, map_out, reduce_mbps, reduce_out, merge_mbps, start_s, spread } = *self;
         let rates = [("map_mbps", map_mbps), ("reduce_mbps", reduce_mbps), ("merge_mbps", merge_mbps)];
         for (field, value) in rates {
             if !(RATES[0]..=RATES[1]).contains(&value) {
-                let [least, most] = RATES;
+                let ([least, most], value) = (RATES, shown(value));
                 return Err(format!(
                     "{field} = {value} is not valid: it must be from {least} to {most} MB/s"
                 ));
@@ -123,6 +125,7 @@ impl Profile {
         ];
         for (field, value, most) in others {
             if !(0.0..=most).contains(&value) {
+                let value = shown(value);
                 return Err(format!("{field} = {value} is not valid: it must be from 0 to {most}"));
             }
         }

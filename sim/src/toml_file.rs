@@ -12,6 +12,9 @@ pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, (usize, String
     toml::from_str(text).map_err(|error| {
         let line = error.span().map_or(1, |span| line_at(text, span.start));
         let message = error.message().replace('\n', " ");
+        // The parser says that an integer of more than 64 bits has a wrong type.
+        let is_large = message.contains("` as i128") || message.contains("` as u128");
+        let message = if is_large { "the number is too large".to_owned() } else { message };
         // A message about a value does not have its key.
         let key = text.lines().nth(line - 1).and_then(|text| text.split_once('=')).map(|(key, _)| key.trim());
         match key.filter(|key| !message.contains(key)) {

@@ -429,7 +429,7 @@ mod tests {
 
     #[test]
     fn result_replaces_the_file_only_when_it_is_complete() {
-        use std::os::unix::fs::PermissionsExt as _;
+        use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().expect("a temporary folder");
         let [file, link, left] = ["f.csv", "link", ".f.csv.partial"].map(|name| folder.path().join(name));
         std::fs::write(&file, "before").expect("a working disk");

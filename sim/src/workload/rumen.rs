@@ -301,6 +301,7 @@ mod tests {
                 JOB.replace("\"inputBytes\": 100", "\"inputBytes\": 1000000000000000000"),
                 "(ten years); check the units",
             ),
+            (JOB.replace("1000,", "99999999999999999999999,"), ":1: a number is too large at column "),
             (String::new(), "no jobs in it"),
             (format!("{JOB}{{"), ":7: EOF while parsing an object at column "),
             (format!("{JOB}{{"), "; the file is damaged, not complete or of another format: get it again"),

@@ -35,6 +35,11 @@ pub enum TraceError {
 /// Describes an error of JSON without its line, which the error of the file has.
 pub(super) fn describe_json_error(error: &serde_json::Error) -> String {
     let text = error.to_string();
+    // The parser reads a number of more than 64 bits as a fraction, where a whole number is expected.
+    let number = text.split('`').nth(1).and_then(|number| number.parse::<f64>().ok());
+    if number.is_some_and(|number| number.abs() >= i64::MAX as f64) {
+        return format!("a number is too large at column {}", error.column());
+    }
     match text.rsplit_once(" at line ") {
         Some((what, _)) if error.line() > 0 => format!("{what} at column {}", error.column()),
         _ => text,

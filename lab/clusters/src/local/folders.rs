@@ -164,7 +164,8 @@ fn temporary() -> MutexGuard<'static, BTreeSet<PathBuf>> {
 /// stopped. If the process is killed, the next process that creates such a folder beside it stops the
 /// daemons and removes the folder.
 pub struct TemporaryCluster {
-    folder: tempfile::TempDir,
+    /// In [`TEMPORARY`] until the folder is removed or kept.
+    folder: PathBuf,
     /// The lock ends with this process; daemons do not inherit it.
     _owner: File,
 }
@@ -183,34 +184,47 @@ impl TemporaryCluster {
             Ok(file)
         });
         let owner = locked.with_context(|| format!("cannot lock {}", owner.display()))?;
-        temporary().insert(folder.path().to_owned());
+        let folder = folder.keep();
+        temporary().insert(folder.clone());
         Ok(Self { folder, _owner: owner })
     }
 
     /// Returns the folder.
     pub fn path(&self) -> &Path {
-        self.folder.path()
+        &self.folder
     }
 
     /// Removes the folder.
-    pub fn close(mut self) -> Result<()> {
-        self.folder.disable_cleanup(true);
-        let removed = daemon::tree::remove(self.path());
-        removed.with_context(|| format!("cannot remove {}", self.path().display()))
+    pub fn close(self) -> Result<()> {
+        self.remove()
     }
 
     /// Keeps the folder, and returns its path.
-    pub fn keep(mut self) -> PathBuf {
-        self.folder.disable_cleanup(true);
+    pub fn keep(self) -> PathBuf {
+        temporary().remove(&self.folder);
         // Without the file, the folder is not taken for a left one.
-        let _ = fs::remove_file(self.path().join(OWNER));
-        self.path().to_owned()
+        let _ = fs::remove_file(self.folder.join(OWNER));
+        self.folder.clone()
+    }
+
+    /// Removes the folder, unless that was done before or it is kept. The end of the process waits
+    /// until it is removed.
+    fn remove(&self) -> Result<()> {
+        let mut all = temporary();
+        if !all.contains(&self.folder) {
+            return Ok(());
+        }
+        let removed = daemon::tree::remove(&self.folder);
+        all.remove(&self.folder);
+        removed.with_context(|| format!("cannot remove {}", self.folder.display()))
     }
 }
 
 impl Drop for TemporaryCluster {
     fn drop(&mut self) {
-        temporary().remove(self.folder.path());
+        if let Err(error) = self.remove() {
+            eprintln!("mrctl: {}", view::output::chain(&error));
+        }
     }
 }
 
