@@ -109,11 +109,16 @@ const CHECKSUM: &str = "; SHA-256 of ";
 /// Describes which inputs of a run have changed, from the lines that say how its result was made and
 /// how it would be made now.
 fn changed_inputs(then: &str, now: &str) -> String {
-    let files = |line: &str| -> Vec<(String, String)> {
-        let files = line.split(CHECKSUM).skip(1).filter_map(|file| file.rsplit_once(": "));
-        let digits = |sum: &str| sum.chars().take(12).collect::<String>();
-        files.map(|(path, sum)| (path.to_owned(), digits(sum))).collect()
+    // A path may contain anything. What follows the last checksum is about other things.
+    let file = |text: &str| {
+        let is_hex = |sum: &&str| !sum.is_empty() && sum.bytes().all(|digit| digit.is_ascii_hexdigit());
+        text.match_indices(": ").find_map(|(at, separator)| {
+            let sum = text[at + separator.len()..].split(';').next().filter(is_hex)?;
+            Some((text[..at].to_owned(), sum.chars().take(12).collect::<String>()))
+        })
     };
+    let files =
+        |line: &str| -> Vec<(String, String)> { line.split(CHECKSUM).skip(1).filter_map(file).collect() };
     let (then, now) = (files(then), files(now));
     let changed = now.iter().filter_map(|(path, sum)| {
         let (_, before) = then.iter().find(|(known, before)| known == path && before != sum)?;
@@ -780,7 +785,7 @@ mod tests {
     fn file_that_has_changed_is_named() {
         let line = |one: &str, two: &str| {
             format!(
-                "mrctl x (version 1){CHECKSUM}a b.tsv: {one}00000000000000{CHECKSUM}p.toml: {two}; bytes times 2"
+                "mrctl x (version 1){CHECKSUM}a b.tsv: {one}00000000000000{CHECKSUM}p.toml: {two}; t.tsv: bytes times 2 (a: b)"
             )
         };
         let why = changed_inputs(&line("aaaaaaaaaaaa", "ffff"), &line("bbbbbbbbbbbb", "ffff"));
