@@ -89,7 +89,7 @@ pub use why::WhyError;
 /// may take long for each decision, the monitor is called at every event.
 const EVENTS_PER_CHECK: u64 = 1 << 14;
 /// Number of events between two looks at the clock.
-const EVENTS_PER_CLOCK: u64 = 1 << 5;
+const EVENTS_PER_CLOCK: u64 = 1 << 3;
 /// Real time after which the monitor is called again, also after fewer events: in a large cluster an
 /// event takes long.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
