@@ -6,7 +6,7 @@ use journal::LogFailed;
 use peers::{folder::FolderError, leader::NoAddress};
 use replication::{error::StoreError, member::StartError};
 use security::SecurityError;
-use std::{io, path::PathBuf};
+use std::io;
 
 /// Why a JobTracker ended.
 #[derive(Debug, thiserror::Error)]
@@ -23,12 +23,6 @@ pub enum JobTrackerError {
     /// The folder of a member of a group cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// The folder belongs to a member of a group.
-    #[error(
-        "folder {0} belongs to a member of a group of JobTrackers: set jobtracker.member to the ID of that member, or first \
-         remove the others from the group (`mrctl masters remove --daemon jobtracker`)"
-    )]
-    IsMember(PathBuf),
     /// Other members cannot reach a member.
     #[error(transparent)]
     NoAddress(#[from] NoAddress),

@@ -10,7 +10,6 @@
 use crate::{
     blueprint::{Blueprint, Replayed},
     clock::Clock,
-    driver::Driver,
     end::JobTrackerError,
     opened::Opened,
     starts,
@@ -21,82 +20,29 @@ use dfs_client::ids::Start;
 use journal::{AppendError, Log, Recovery, SnapshotWriter, codec};
 use mrcore::{Fact, cluster::Starts, fact::Entry};
 use peers::{
-    GroupName,
-    folder::{FolderError, MemberFolder, OpenFolder},
+    folder::{FolderError, MemberFolder},
+    group::Group,
     join::NewMember,
-    membership::Membership,
-    service::{PeerService, PeersServer},
-    transport::GrpcTransport,
 };
-use replication::{
-    error::{StateError, StoreError},
-    master::Journal,
-    member::{Member, Timing},
-    replay::Replay,
-};
+use replication::{error::StateError, master::Journal, replay::Replay};
 use security::{Credentials, Role};
-use std::{path::Path, sync::Arc};
+use std::path::Path;
 
-/// A member whose folder is open.
-pub(crate) struct Group {
-    pub(crate) member: Member,
-    pub(crate) cluster_id: String,
-    as_new: NewMember,
-    /// Addresses of masters that may know the group.
-    masters: Vec<String>,
-    pub(crate) membership: Membership,
-    /// A message if records were lost.
-    pub(crate) notice: Option<String>,
-    credentials: Credentials,
-}
-
-impl Group {
-    /// Opens the folder of a member, which the others reach at `address`. Waits for the leader of
-    /// the group if the folder is empty, or its log is damaged.
-    pub(crate) async fn open(
-        config: &Config,
-        recovery: Recovery,
-        address: String,
-    ) -> Result<Self, JobTrackerError> {
-        let dir = &config.jobtracker.dir;
-        let credentials = Credentials::of_daemon(config, Role::JobTracker)?;
-        let folder = member_folder(config, recovery, address);
-        let opened = folder
-            .open(
-                &credentials,
-                |recovery| close_one_master(config, recovery),
-                |replay, writer| write_without_starts(replay, writer, dir),
-            )
-            .await?;
-        let OpenFolder { store, cluster_id, lost: notice } = opened;
-        let member = Member::new(store);
-        let configured = config.cluster.jobtracker.iter().cloned();
-        let membership = Membership::new(Role::JobTracker, member.clone(), configured);
-        let masters = folder.others();
-        let as_new = NewMember { id: member.id(), ..folder.member };
-        Ok(Self { member, cluster_id, as_new, masters, membership, notice, credentials })
-    }
-
-    fn name(&self) -> GroupName {
-        GroupName { cluster_id: self.cluster_id.clone(), role: Role::JobTracker }
-    }
-
-    /// Returns the service for the other members.
-    pub(crate) fn service(&self) -> PeersServer<PeerService> {
-        PeerService::server(self.name(), self.member.clone(), self.membership.clone())
-    }
-
-    /// Starts the member: restores the state from its folder, and takes part in the group.
-    pub(crate) async fn start(&self, driver: Arc<Driver>) -> Result<(), JobTrackerError> {
-        let transport = GrpcTransport::new(self.name(), self.credentials.clone());
-        let address = &self.as_new.address;
-        Ok(self.member.start(&Timing::default(), driver, address, Arc::new(transport)).await?)
-    }
-
-    /// Asks to be added to the group until this member votes.
-    pub(crate) async fn join(self) {
-        self.as_new.join(&self.member, &self.masters, &self.credentials).await;
-    }
+/// Opens the folder of a member, which the others reach at `address`. Waits for the leader of the
+/// group if the folder is empty, or its log is damaged.
+pub(crate) async fn open(
+    config: &Config,
+    recovery: Recovery,
+    address: String,
+) -> Result<Group, JobTrackerError> {
+    let credentials = Credentials::of_daemon(config, Role::JobTracker)?;
+    Group::open(
+        member_folder(config, recovery, address),
+        credentials,
+        |recovery| close_one_master(config, recovery),
+        |replay, writer| write_without_starts(replay, writer, &config.jobtracker.dir),
+    )
+    .await
 }
 
 fn member_folder(config: &Config, recovery: Recovery, address: String) -> MemberFolder<'_> {
@@ -113,14 +59,9 @@ fn member_folder(config: &Config, recovery: Recovery, address: String) -> Member
 
 /// Makes the folder of the only member of a group that of one JobTracker; does nothing if it is not
 /// that of a member. Blocks.
-pub(crate) fn leave_if_alone(config: &Config) -> Result<(), JobTrackerError> {
-    let dir = &config.jobtracker.dir;
+pub(crate) fn leave_if_alone(config: &Config) -> Result<(), FolderError> {
     let folder = member_folder(config, Recovery::Refuse, String::new());
-    let left = folder.leave_if_alone(|replay, writer| write_without_starts(replay, writer, dir));
-    left.map_err(|error| match error {
-        FolderError::Store(StoreError::OthersVote(_)) => JobTrackerError::IsMember(dir.clone()),
-        error => error.into(),
-    })
+    folder.leave_if_alone(|replay, writer| write_without_starts(replay, writer, &config.jobtracker.dir))
 }
 
 /// Writes the snapshot of one JobTracker to which the journal of a member leads, and the starts in it

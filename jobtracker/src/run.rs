@@ -5,7 +5,7 @@ use crate::{
     driver::{Driver, DriverParts, FIRST_STATE},
     end::JobTrackerError,
     files::Files,
-    group::{self, Group},
+    group,
     history::HistoryWriter,
     lead::lead_loop,
     link::LinkService,
@@ -23,6 +23,7 @@ use dfs_client::ClientOptions;
 use journal::{Recovery, SnapshotPolicy};
 use mrcore::Time;
 use peers::{
+    group::Group,
     leader::{self, LowDisk},
     membership::Membership,
     requests::{RequestRuntime, Requests},
@@ -87,7 +88,7 @@ impl Daemon {
             (Opened::open(config, recovery)?.into_parts(options)?, None)
         } else {
             let address = leader::member_address(Role::JobTracker, &settings.advertise, addr)?;
-            let group = Group::open(config, recovery, address).await?;
+            let group = group::open(config, recovery, address).await?;
             (member_parts(config, &group, options)?, Some(group))
         };
         let requests = group.as_ref().map(|_| RequestRuntime::new()).transpose()?;
@@ -309,7 +310,7 @@ fn member_parts(
     group: &Group,
     options: ClientOptions,
 ) -> Result<DriverParts, JobTrackerError> {
-    let blueprint = Blueprint::new(config, group.cluster_id.clone())?;
+    let blueprint = Blueprint::new(config, group.name.cluster_id.clone())?;
     Ok(DriverParts {
         core: blueprint.core()?,
         journal: Journal::Group(group.member.clone()),
@@ -317,7 +318,7 @@ fn member_parts(
         files: Files::new(options, &blueprint.cluster_id),
         history_writer: HistoryWriter::start(FIRST_STATE, blueprint.open_histories()?)?,
         blueprint,
-        notice: group.notice.clone(),
+        notice: group.lost.clone(),
     })
 }
 

@@ -411,7 +411,7 @@ impl Master for MasterService {
 
     async fn group(&self, _: Request<GroupRequest>) -> Answer<GroupReply> {
         // Without a confirmation: this says what this member knows, not what is true.
-        Ok(Response::new(to_reply(self.driver.journal().view(self.driver.newest_epoch()))))
+        Ok(Response::new(to_reply(self.driver.journal().view(self.driver.newest_epoch(), String::new()))))
     }
 
     async fn change_group(&self, request: Request<ChangeGroupRequest>) -> Answer<ChangeGroupReply> {

@@ -3,6 +3,7 @@
 //! condition.
 
 mod cluster;
+pub mod load;
 mod machines;
 mod strace;
 

@@ -5,19 +5,19 @@
 use crate::{Ran, binaries, eventually, sha256_of, task_account};
 use serde_json::Value;
 use std::{
-    cell::RefCell,
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::Mutex,
 };
 
-/// Numbered network namespaces. The first is the master. Dropping the value stops and removes
-/// everything.
+/// Numbered network namespaces. The first is the master, or the first ones are. Dropping the value stops
+/// and removes everything.
 pub struct Machines {
     folder: tempfile::TempDir,
     name: &'static str,
-    disks: RefCell<Vec<PathBuf>>,
+    disks: Mutex<Vec<PathBuf>>,
     /// Lock that prevents other test runs from using the same machine names.
     _alone: fs::File,
 }
@@ -37,7 +37,18 @@ impl Machines {
 
     /// Like [`Self::make`], but does not start the cluster, and uses only the first `nodes` nodes.
     pub fn prepare(name: &'static str, subnet: u8, racks: &[&str], nodes: usize) -> Option<Self> {
-        let count = (racks.len() + 1).to_string();
+        Self::prepare_with(name, subnet, 1, racks, nodes)
+    }
+
+    /// Like [`Self::prepare`], with several masters.
+    pub fn prepare_with(
+        name: &'static str,
+        subnet: u8,
+        masters: usize,
+        racks: &[&str],
+        nodes: usize,
+    ) -> Option<Self> {
+        let count = (racks.len() + masters).to_string();
         let run = |args: &[&str]| {
             Command::new(net()).args(args).env("SUBNET", subnet.to_string()).output().unwrap()
         };
@@ -66,13 +77,13 @@ impl Machines {
         let folder = tempfile::Builder::new().prefix("machines-").tempdir_in(space).unwrap();
         // Tasks have another account, and must be able to reach their folders.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).unwrap();
-        let machines = Self { folder, name, disks: RefCell::default(), _alone: alone };
-        let master = format!("{name}1=10.77.{subnet}.1");
-        let nodes: Vec<String> = (racks.iter().zip(2..).take(nodes))
-            .flat_map(|(rack, at)| ["--node".to_owned(), format!("{name}{at}=10.77.{subnet}.{at}@{rack}")])
-            .collect();
-        let args: Vec<&str> = nodes.iter().map(String::as_str).collect();
-        machines.mrctl(&[&["cluster", "init", "mycluster", "--master", &master], &args[..]].concat());
+        let machines = Self { folder, name, disks: Mutex::default(), _alone: alone };
+        let master = |at| ["--master".to_owned(), format!("{name}{at}=10.77.{subnet}.{at}")];
+        let node = |(rack, at)| ["--node".to_owned(), format!("{name}{at}=10.77.{subnet}.{at}@{rack}")];
+        let nodes = racks.iter().zip(masters + 1..).take(nodes).flat_map(node);
+        let args: Vec<String> = (1..=masters).flat_map(master).chain(nodes).collect();
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        machines.mrctl(&[&["cluster", "init", "mycluster"], &args[..]].concat());
         machines.set("namenode", "replication = 2\nheartbeat = \"200ms\"");
         machines.set("jobtracker", "heartbeat = \"200ms\"");
         machines.set("tasktracker", task_account());
@@ -98,7 +109,7 @@ impl Machines {
         mount.args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&folder).stderr(Stdio::null());
         let done = mount.status().is_ok_and(|status| status.success());
         if done {
-            self.disks.borrow_mut().push(folder);
+            self.disks.lock().unwrap().push(folder);
         }
         done
     }
@@ -195,7 +206,7 @@ impl Drop for Machines {
     fn drop(&mut self) {
         self.try_mrctl(&["cluster", "down", "--cluster", "mycluster"]);
         let _ = Command::new(net()).args(["down", self.name]).output();
-        for disk in self.disks.borrow().iter() {
+        for disk in self.disks.lock().unwrap().iter() {
             let _ = Command::new("umount").arg("-l").arg(disk).status();
         }
     }

@@ -24,10 +24,10 @@ use replication::{
     replay::Replay,
     store::Store,
 };
-use security::Credentials;
+use security::{Credentials, Role};
 use std::{
     hash::{BuildHasher as _, Hasher as _, RandomState},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 use tokio::time::sleep;
@@ -61,6 +61,17 @@ pub enum FolderError {
          --recover, or stop all others first"
     )]
     GroupServes(String),
+    /// The folder is to be that of one master, and is that of a member with others.
+    #[error(
+        "folder {dir} belongs to a member of a group of {title}s: set {name}.member to the ID of that member, or first remove \
+         the others from the group (`mrctl masters remove --daemon {name}`)", title = .role.title(), name = .role.name()
+    )]
+    IsMember {
+        /// The folder.
+        dir: PathBuf,
+        /// What the members are.
+        role: Role,
+    },
     /// There is no other master that a member without a log could ask.
     #[error("{0}; and no other master is known that could have it: set the addresses of all masters")]
     Alone(StoreError),
@@ -161,7 +172,12 @@ impl MemberFolder<'_> {
         if !self.dir.join(self.owner.folder).exists() || !self.is_member(&self.disk()?)? {
             return Ok(());
         }
-        self.leave(Recovery::Refuse, write)
+        self.leave(Recovery::Refuse, write).map_err(|error| match error {
+            FolderError::Store(StoreError::OthersVote(_)) => {
+                FolderError::IsMember { dir: self.dir.into(), role: self.member.role }
+            }
+            error => error,
+        })
     }
 
     /// Checks the folder. Returns the ID of its cluster, if it has one.

@@ -4,12 +4,14 @@
 //! - [`service`]: receives them;
 //! - [`join`]: asks the leader of a group to add a member;
 //! - [`folder`]: opens the folder of a member, which may be new, lost or damaged;
+//! - [`group`]: a member, as both masters use it;
 //! - [`leader`]: lets another member lead;
 //! - [`membership`]: changes the group at the request of an administrator;
 //! - [`requests`]: runs the requests of clients on threads that messages do not need;
 //! - `wire`: converts them.
 
 pub mod folder;
+pub mod group;
 pub mod join;
 pub mod leader;
 pub mod membership;

@@ -15,6 +15,7 @@
 //! - [`proposals`]: what a leader has appended, and what of it is committed;
 //! - [`network`]: messages between members;
 //! - [`member`]: a running member;
+//! - [`memory`]: groups in one process, for tests;
 //! - [`runtime`]: the runtime of openraft;
 //! - [`master`]: the journal of a master, with and without a group;
 //! - [`error`]: why the log of a group, or its state, cannot be used.
@@ -24,6 +25,7 @@ pub mod error;
 pub mod machine;
 pub mod master;
 pub mod member;
+pub mod memory;
 pub mod network;
 #[cfg(test)]
 mod proposal_tests;

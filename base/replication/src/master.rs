@@ -151,8 +151,8 @@ impl Journal {
     }
 
     /// Returns the view that this master has of its group, for operators. `epoch` is the newest that
-    /// it knows.
-    pub fn view(&self, epoch: u64) -> GroupView {
+    /// it knows, and `waits_for` what it still waits for after its start.
+    pub fn view(&self, epoch: u64, waits_for: String) -> GroupView {
         let (id, status) = if let Some(member) = self.member() {
             (Some(member.id()), member.status())
         } else {
@@ -160,7 +160,7 @@ impl Journal {
             let (entries, applied) = (records, records);
             (None, MemberStatus { role, term: 0, leader: None, entries, applied, peers: Vec::new() })
         };
-        GroupView { id, epoch, status }
+        GroupView { id, epoch, waits_for, status }
     }
 
     /// Returns the member of a group; `None` with one master.

@@ -6,8 +6,9 @@ use fermata_replication::{
     error::{StateError, StoreError},
     machine::ReplicatedState,
     master::Journal,
-    member::{ChangeError, Member, Peer, Role, Timing},
-    network::{AnswerFuture, Message, Transport},
+    member::{ChangeError, Member, Peer, Role},
+    memory::{self, Master as _, MemoryNetwork, address, wait_for},
+    network::Message,
     proposals::NotCommitted,
     replay::{Item, Replay},
     store::Store,
@@ -19,11 +20,12 @@ use journal::{
     disk::Disk,
 };
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     future::Future,
+    ops::Deref,
     path::Path,
     sync::{
-        Arc, Mutex, RwLock,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -32,14 +34,6 @@ use tokio::{
     task::spawn_blocking,
     time::{sleep, timeout},
 };
-
-/// Short, so that many leaders change in a short test.
-fn timing() -> Timing {
-    Timing {
-        heartbeat: Duration::from_millis(40),
-        election: Duration::from_millis(150)..=Duration::from_millis(300),
-    }
-}
 
 /// The state of a master: the list of the numbers of its records.
 #[derive(Default)]
@@ -145,6 +139,12 @@ impl Master {
         };
         spawn_blocking(make).await.unwrap()
     }
+}
+
+impl memory::Master for Master {
+    fn member(&self) -> &Member {
+        &self.member
+    }
 
     fn is_leader(&self) -> bool {
         self.state.lock().unwrap().is_leader
@@ -152,122 +152,60 @@ impl Master {
 }
 
 /// The network and the members on it.
-#[derive(Clone, Default)]
-struct Net(Arc<Wires>);
-
-#[derive(Default)]
-struct Wires {
-    masters: RwLock<HashMap<u64, Arc<Master>>>,
-    cut: RwLock<HashSet<(u64, u64)>>,
-    /// Parts of snapshots that were sent.
-    parts: AtomicUsize,
-    /// Length of the records of a snapshot, at least.
-    snapshot_record_bytes: AtomicUsize,
-    /// Number of the part from which on no part arrives; 0 for none.
-    parts_lost_from: AtomicUsize,
+#[derive(Clone)]
+struct Net {
+    network: MemoryNetwork<Master>,
+    snapshots: Arc<Snapshots>,
 }
 
-struct From {
-    net: Net,
-    from: u64,
+#[derive(Default)]
+struct Snapshots {
+    /// Parts that were sent.
+    parts: AtomicUsize,
+    /// Length of a record, at least.
+    record_bytes: AtomicUsize,
+    /// Number of the part from which on no part arrives; 0 for none.
+    lost_from: AtomicUsize,
+}
+
+impl Deref for Net {
+    type Target = MemoryNetwork<Master>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.network
+    }
 }
 
 impl Net {
-    fn is_cut(&self, from: u64, to: u64) -> bool {
-        self.0.cut.read().unwrap().contains(&(from, to))
-    }
-
-    fn cut(&self, links: impl IntoIterator<Item = (u64, u64)>) {
-        self.0.cut.write().unwrap().extend(links);
-    }
-
-    fn isolate(&self, id: u64) {
-        self.cut((1..=9).flat_map(|other| [(id, other), (other, id)]));
-    }
-
-    fn heal(&self) {
-        self.0.cut.write().unwrap().clear();
-    }
-
-    fn masters(&self) -> Vec<(u64, Arc<Master>)> {
-        let masters = self.0.masters.read().unwrap();
-        let mut all: Vec<_> = masters.iter().map(|(id, master)| (*id, Arc::clone(master))).collect();
-        all.sort_by_key(|(id, _)| *id);
-        all
+    fn new() -> Self {
+        let (network, snapshots) = (MemoryNetwork::default(), Arc::new(Snapshots::default()));
+        let sent = Arc::clone(&snapshots);
+        network.lose_if(move |message| {
+            matches!(message, Message::Part(_)) && {
+                let part = sent.parts.fetch_add(1, Ordering::Relaxed) + 1;
+                let lost_from = sent.lost_from.load(Ordering::Relaxed);
+                lost_from > 0 && part >= lost_from
+            }
+        });
+        Self { network, snapshots }
     }
 
     fn master(&self, id: u64) -> Arc<Master> {
-        Arc::clone(&self.0.masters.read().unwrap()[&id])
-    }
-
-    /// Returns a master that leads, if there is one. A deposed one may not know it yet.
-    fn leader(&self) -> Option<(u64, Arc<Master>)> {
-        self.masters().into_iter().rev().find(|(_, master)| master.is_leader())
-    }
-
-    async fn wait_for_leader(&self) -> (u64, Arc<Master>) {
-        wait_for("a leader", || self.leader()).await
+        Arc::clone(&self.all()[&id])
     }
 
     async fn start(&self, id: u64, disk: &CrashDisk) {
         let disk: Arc<dyn Disk> = Arc::new(disk.clone());
         let member = Member::new(Store::open_with_memory(&disk, id, 1000).unwrap());
-        let snapshot_record_bytes = self.0.snapshot_record_bytes.load(Ordering::Relaxed);
-        let master =
-            Arc::new(Master { member: member.clone(), state: Mutex::default(), snapshot_record_bytes });
-        self.0.masters.write().unwrap().insert(id, Arc::clone(&master));
-        let transport = Arc::new(From { net: self.clone(), from: id });
-        member.start(&timing(), master, &address(id), transport).await.unwrap();
+        let snapshot_record_bytes = self.snapshots.record_bytes.load(Ordering::Relaxed);
+        let master = Arc::new(Master { member, state: Mutex::default(), snapshot_record_bytes });
+        self.network.start(id, Arc::clone(&master), master).await.unwrap();
     }
 
     async fn stop(&self, id: u64) {
-        let master = self.0.masters.write().unwrap().remove(&id).unwrap();
+        let master = self.remove(id);
         // It is an error if the disk has crashed before.
         let _crashed = master.member.stop().await;
-    }
-}
-
-fn address(id: u64) -> String {
-    format!("m{id}:9400")
-}
-
-impl Transport for From {
-    fn call<'a>(&'a self, to: u64, at: &'a str, message: Message, limit: Duration) -> AnswerFuture<'a> {
-        Box::pin(async move {
-            assert_eq!(at, address(to));
-            let silence = || async {
-                sleep(limit).await;
-                Err("no answer".to_owned())
-            };
-            if self.net.is_cut(self.from, to) {
-                return silence().await;
-            }
-            if matches!(message, Message::Part(_)) {
-                let part = self.net.0.parts.fetch_add(1, Ordering::Relaxed) + 1;
-                let lost_from = self.net.0.parts_lost_from.load(Ordering::Relaxed);
-                if lost_from > 0 && part >= lost_from {
-                    return Err("connection reset".to_owned());
-                }
-            }
-            let target = self.net.0.masters.read().unwrap().get(&to).cloned();
-            let target = target.ok_or("connection refused")?;
-            let answer = timeout(limit, target.member.handle(message)).await;
-            if self.net.is_cut(to, self.from) {
-                return silence().await;
-            }
-            answer.unwrap_or_else(|_| Err("no answer".to_owned()))
-        })
-    }
-}
-
-async fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + Duration::from_mins(1);
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(Instant::now() < end, "waited for {what}");
-        sleep(Duration::from_millis(2)).await;
     }
 }
 
@@ -292,7 +230,7 @@ fn one_master() -> CrashDisk {
 
 /// Starts one master as the first of a group, and two more that join.
 async fn group_of_three() -> (Net, BTreeMap<u64, CrashDisk>) {
-    group_of_three_on(Net::default()).await
+    group_of_three_on(Net::new()).await
 }
 
 async fn group_of_three_on(net: Net) -> (Net, BTreeMap<u64, CrashDisk>) {
@@ -313,9 +251,9 @@ async fn group_of_three_on(net: Net) -> (Net, BTreeMap<u64, CrashDisk>) {
 async fn wait_until_equal(net: &Net) -> Vec<u64> {
     wait_for("equal states", || {
         let all: Vec<_> = net
-            .masters()
-            .iter()
-            .map(|(_, master)| {
+            .all()
+            .values()
+            .map(|master| {
                 let numbers = master.state.lock().unwrap().numbers.clone();
                 (numbers, master.member.status().applied)
             })
@@ -335,7 +273,7 @@ async fn one_master_becomes_three_and_all_have_its_records() {
     let numbers = wait_until_equal(&net).await;
     let without_leaders: Vec<u64> = numbers.iter().copied().filter(|number| number & LEADS == 0).collect();
     assert_eq!(without_leaders, (1..=20).collect::<Vec<_>>());
-    assert!(net.0.parts.load(Ordering::Relaxed) >= 2, "new members get a snapshot");
+    assert!(net.snapshots.parts.load(Ordering::Relaxed) >= 2, "new members get a snapshot");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -457,8 +395,8 @@ async fn a_snapshot_that_cannot_be_made_ends_no_member() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_snapshot_of_several_parts_is_sent_again_after_interruptions() {
-    let net = Net::default();
-    net.0.snapshot_record_bytes.store(700 << 10, Ordering::Relaxed);
+    let net = Net::new();
+    net.snapshots.record_bytes.store(700 << 10, Ordering::Relaxed);
     let (net, mut disks) = group_of_three_on(net).await;
     let (id, leader) = net.wait_for_leader().await;
     let behind = id % 3 + 1;
@@ -468,9 +406,9 @@ async fn a_snapshot_of_several_parts_is_sent_again_after_interruptions() {
     }
     leader.make_snapshot().await.unwrap();
     // More than 9 records of 700 KiB are more than 6 parts of 1 MiB. The fourth does not arrive.
-    let sent = || net.0.parts.load(Ordering::Relaxed);
+    let sent = || net.snapshots.parts.load(Ordering::Relaxed);
     let first = sent();
-    net.0.parts_lost_from.store(first + 4, Ordering::Relaxed);
+    net.snapshots.lost_from.store(first + 4, Ordering::Relaxed);
     net.heal();
     wait_for("an interruption", || (sent() > first + 5).then_some(())).await;
     assert!(!net.master(behind).state.lock().unwrap().numbers.contains(&9));
@@ -483,10 +421,10 @@ async fn a_snapshot_of_several_parts_is_sent_again_after_interruptions() {
     let disk = disks[&behind].after_crash(Survive::Everything);
     net.start(behind, &disk).await;
     disks.insert(behind, disk.clone());
-    net.0.parts_lost_from.store(sent() + 4, Ordering::Relaxed);
+    net.snapshots.lost_from.store(sent() + 4, Ordering::Relaxed);
     wait_for("a received file", || disk.files().keys().any(|name| is_received(name)).then_some(())).await;
     net.isolate(id);
-    net.0.parts_lost_from.store(0, Ordering::Relaxed);
+    net.snapshots.lost_from.store(0, Ordering::Relaxed);
     let (_, new) = wait_for("another leader", || net.leader().filter(|(other, _)| *other != id)).await;
     new.append(10).await.unwrap();
     net.heal();
@@ -619,10 +557,10 @@ fn a_disk_that_syncs_slowly_delays_only_its_member() {
                 let _uncertain = timeout(Duration::from_secs(5), leader.append(2000)).await;
                 net.isolate(id);
                 wait_for("a vote", || {
-                    let votes = |(other, master): &(u64, Arc<Master>)| {
+                    let votes = |(other, master): (&u64, &Arc<Master>)| {
                         *other != id && master.member.status().term > term
                     };
-                    net.masters().iter().any(votes).then_some(())
+                    net.all().iter().any(votes).then_some(())
                 })
                 .await;
                 // Elections take less time than votes on these disks.
@@ -763,7 +701,7 @@ async fn run_client(net: Net, client: u64, until: Instant) -> Vec<Recorded> {
     let mut history = Vec::new();
     let mut next = 0;
     while Instant::now() < until {
-        let leaders: Vec<_> = net.masters().into_iter().filter(|(_, master)| master.is_leader()).collect();
+        let leaders: Vec<_> = net.all().into_iter().filter(|(_, master)| master.is_leader()).collect();
         let Some((_, leader)) = leaders.get(next as usize % leaders.len().max(1)) else {
             sleep(Duration::from_millis(5)).await;
             continue;
@@ -923,7 +861,7 @@ async fn run_with_faults(seed: u64) -> Counts {
     list.retain(|number| *number != 0);
     check(&history, &list);
     counts.leaders = leaders.len();
-    counts.parts = net.0.parts.load(Ordering::Relaxed);
+    counts.parts = net.snapshots.parts.load(Ordering::Relaxed);
     for Recorded { operation, .. } in &history {
         match operation {
             Operation::Append { is_acknowledged: true, .. } => counts.acknowledged += 1,
@@ -931,7 +869,7 @@ async fn run_with_faults(seed: u64) -> Counts {
             Operation::Read(_) => counts.reads += 1,
         }
     }
-    for (id, _) in net.masters() {
+    for (id, _) in net.all() {
         net.stop(id).await;
     }
     counts

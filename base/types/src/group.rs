@@ -75,6 +75,8 @@ pub struct GroupView {
     pub id: Option<u64>,
     /// The newest epoch that it has applied.
     pub epoch: u64,
+    /// What it still waits for after its start; empty if it waits for nothing.
+    pub waits_for: String,
     /// What it knows.
     pub status: MemberStatus,
 }
@@ -115,6 +117,8 @@ pub struct Master {
     pub lag: Option<u64>,
     /// Time since the leader has heard from it.
     pub last_contact: Option<Duration>,
+    /// What it still waits for after its start.
+    pub waits_for: Option<String>,
     /// Why it does not answer.
     pub error: Option<String>,
 }
@@ -201,6 +205,7 @@ impl Master {
             applied: view.map(|view| view.status.applied),
             lag,
             last_contact: member.and_then(|member| member.last_contact).filter(|_| !leads),
+            waits_for: view.map(|view| view.waits_for.clone()).filter(|what| !what.is_empty()),
             error: answer.as_ref().err().cloned(),
         }
     }
@@ -218,6 +223,7 @@ impl Master {
             applied: None,
             lag: None,
             last_contact: member.last_contact,
+            waits_for: None,
             error: is_lost.then(|| "has lost its log, and another member takes its place".into()),
         }
     }

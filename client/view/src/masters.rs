@@ -79,6 +79,8 @@ pub struct MasterStatus {
     pub lag: Option<u64>,
     /// Time since the leader has heard from it.
     pub last_contact_ms: Option<u64>,
+    /// What it still waits for after its start: until then, clients would wait if it led.
+    pub waits_for: Option<String>,
     /// Why it does not answer.
     pub error: Option<String>,
 }
@@ -104,6 +106,7 @@ impl MastersStatus {
             applied: one.applied,
             lag: one.lag,
             last_contact_ms: one.last_contact.map(|time| time.as_millis() as u64),
+            waits_for: one.waits_for,
             error: match one.role {
                 None => Some(format!("is not in cluster.{daemon}, so it was not asked")),
                 Some(_) => one.error,
@@ -213,7 +216,7 @@ mod tests {
         };
         let peers = ADDRESSES.iter().enumerate().map(member).collect();
         let status = MemberStatus { role, term: 4, leader: None, entries: 20, applied: 18, peers };
-        GroupView { id: Some(id), epoch: 7, status }
+        GroupView { id: Some(id), epoch: 7, waits_for: String::new(), status }
     }
 
     fn group(answers: [Result<MemberRole, &str>; 3]) -> MastersStatus {
@@ -354,7 +357,7 @@ mod tests {
     fn only_namenode_is_no_group() {
         let (role, peers) = (MemberRole::Leader, Vec::new());
         let status = MemberStatus { role, term: 0, leader: None, entries: 9, applied: 9, peers };
-        let alone = GroupView { id: None, epoch: 3, status };
+        let alone = GroupView { id: None, epoch: 3, waits_for: String::new(), status };
         let one = MastersStatus::new(Role::NameNode, vec![("a:1".into(), Ok(alone))], &BTreeMap::new());
         assert!(one.serves && one.is_complete());
         assert_eq!((one.summary.as_str(), one.masters[0].lag), ("one NameNode, at a:1", Some(0)));

@@ -89,7 +89,7 @@ impl GroupClient {
 
 /// Converts the answer of a master to its message.
 pub fn to_reply(view: GroupView) -> GroupReply {
-    let GroupView { id, epoch, status } = view;
+    let GroupView { id, epoch, waits_for, status } = view;
     let role = match status.role {
         MemberRole::Leader => group_reply::Role::Leader,
         MemberRole::Follower => group_reply::Role::Follower,
@@ -113,6 +113,7 @@ pub fn to_reply(view: GroupView) -> GroupReply {
         entries: status.entries,
         applied: status.applied,
         members: status.peers.into_iter().map(member).collect(),
+        waits_for,
     }
 }
 
@@ -135,6 +136,7 @@ fn from_reply(reply: GroupReply) -> GroupView {
     GroupView {
         id: Some(reply.id).filter(is_known),
         epoch: reply.epoch,
+        waits_for: reply.waits_for,
         status: MemberStatus {
             role,
             term: reply.term,

@@ -24,6 +24,9 @@ struct Args {
     /// Addresses of other namenodes of the group, which this one joins if its folder is empty
     #[arg(long, value_name = "ADDR[,...]", value_delimiter = ',')]
     join: Option<Vec<String>>,
+    /// Address that other namenodes of the group use, host:port [default: that of --listen]
+    #[arg(long, value_name = "ADDR")]
+    advertise: Option<String>,
     /// Default number of replicas of a new file
     #[arg(long, value_name = "N")]
     replication: Option<u32>,
@@ -39,12 +42,13 @@ struct Args {
 
 impl Args {
     fn override_config(&self, config: &mut Config) {
-        let Self { listen, dir, member, join, replication, block_size, .. } = self;
+        let Self { listen, dir, member, join, advertise, replication, block_size, .. } = self;
         let to = &mut config.namenode;
         to.listen = listen.clone().unwrap_or_else(|| to.listen.clone());
         to.dir = dir.clone().unwrap_or_else(|| to.dir.clone());
         to.member = member.unwrap_or(to.member);
         to.join = join.clone().unwrap_or_else(|| to.join.clone());
+        to.advertise = advertise.clone().unwrap_or_else(|| to.advertise.clone());
         to.replication = replication.unwrap_or(to.replication);
         to.block_size = block_size.unwrap_or(to.block_size);
     }

@@ -6,7 +6,7 @@ use journal::LogFailed;
 use peers::{folder::FolderError, leader::NoAddress};
 use replication::member::StartError;
 use security::SecurityError;
-use std::{io, path::PathBuf};
+use std::io;
 
 /// Why a NameNode ended.
 #[derive(Debug, thiserror::Error)]
@@ -20,12 +20,6 @@ pub enum NameNodeError {
     /// The folder of a member of a group cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// The folder belongs to a member of a group.
-    #[error(
-        "folder {0} belongs to a member of a group of NameNodes: set namenode.member to the ID of that member, or first remove \
-         the others from the group (`mrctl masters remove`)"
-    )]
-    IsMember(PathBuf),
     /// Other members cannot reach a member.
     #[error(transparent)]
     NoAddress(#[from] NoAddress),

@@ -18,84 +18,35 @@ use journal::{
     codec,
 };
 use peers::{
-    GroupName,
-    folder::{FolderError, MemberFolder, OpenFolder},
+    folder::{FolderError, MemberFolder},
+    group::Group,
     join::NewMember,
-    membership::Membership,
-    service::{PeerService, PeersServer},
-    transport::GrpcTransport,
 };
 use replication::{
-    error::{StateError, StoreError},
+    error::StateError,
     machine::ReplicatedState,
     master::Journal,
-    member::{Member, Timing},
     replay::Replay,
     types::{LogId, Proposal},
 };
 use security::{Credentials, Role};
-use std::sync::Arc;
 
-/// A member whose folder is open.
-pub(super) struct Group {
-    pub(super) member: Member,
-    pub(super) cluster_id: String,
-    as_new: NewMember,
-    /// Addresses of masters that may know the group.
-    masters: Vec<String>,
-    pub(super) membership: Membership,
-    /// Description of edits that were lost.
-    pub(super) lost: Option<String>,
-    credentials: Credentials,
-}
-
-impl Group {
-    /// Opens the folder of a member, which the others reach at `address`. Waits for the leader of
-    /// the group if the folder is empty, or its log is damaged.
-    pub(super) async fn open(
-        config: &Config,
-        recovery: Recovery,
-        address: String,
-    ) -> Result<Self, NameNodeError> {
-        let settings = &config.namenode;
-        let credentials = Credentials::of_daemon(config, Role::NameNode)?;
-        let folder = member_folder(config, recovery, address);
-        let opened = folder
-            .open(
-                &credentials,
-                |recovery| close_one_master(settings, recovery),
-                |replay, writer| storage::write_snapshot(replay, writer, &settings.dir, settings.retry_cache),
-            )
-            .await?;
-        let OpenFolder { store, cluster_id, lost } = opened;
-        let member = Member::new(store);
-        let configured = config.cluster.namenode.iter().cloned();
-        let membership = Membership::new(Role::NameNode, member.clone(), configured);
-        let masters = folder.others();
-        let as_new = NewMember { id: member.id(), ..folder.member };
-        Ok(Self { member, cluster_id, as_new, masters, membership, lost, credentials })
-    }
-
-    fn name(&self) -> GroupName {
-        GroupName { cluster_id: self.cluster_id.clone(), role: Role::NameNode }
-    }
-
-    /// Returns the service for the other members.
-    pub(super) fn service(&self) -> PeersServer<PeerService> {
-        PeerService::server(self.name(), self.member.clone(), self.membership.clone())
-    }
-
-    /// Starts the member: restores the namespace from its folder, and takes part in the group.
-    pub(super) async fn start(&self, driver: Arc<Driver>) -> Result<(), NameNodeError> {
-        let transport = GrpcTransport::new(self.name(), self.credentials.clone());
-        let address = &self.as_new.address;
-        Ok(self.member.start(&Timing::default(), driver, address, Arc::new(transport)).await?)
-    }
-
-    /// Asks to be added to the group until this member votes.
-    pub(super) async fn join(self) {
-        self.as_new.join(&self.member, &self.masters, &self.credentials).await;
-    }
+/// Opens the folder of a member, which the others reach at `address`. Waits for the leader of the
+/// group if the folder is empty, or its log is damaged.
+pub(super) async fn open(
+    config: &Config,
+    recovery: Recovery,
+    address: String,
+) -> Result<Group, NameNodeError> {
+    let settings = &config.namenode;
+    let credentials = Credentials::of_daemon(config, Role::NameNode)?;
+    Group::open(
+        member_folder(config, recovery, address),
+        credentials,
+        |recovery| close_one_master(settings, recovery),
+        |replay, writer| storage::write_snapshot(replay, writer, &settings.dir, settings.retry_cache),
+    )
+    .await
 }
 
 fn member_folder(config: &Config, recovery: Recovery, address: String) -> MemberFolder<'_> {
@@ -112,15 +63,10 @@ fn member_folder(config: &Config, recovery: Recovery, address: String) -> Member
 
 /// Makes the folder of the only member of a group that of one NameNode; does nothing if it is not that
 /// of a member. Blocks.
-pub(super) fn leave_if_alone(config: &Config) -> Result<(), NameNodeError> {
+pub(super) fn leave_if_alone(config: &Config) -> Result<(), FolderError> {
     let settings = &config.namenode;
-    let folder = member_folder(config, Recovery::Refuse, String::new());
-    let left = folder.leave_if_alone(|replay, writer| {
+    member_folder(config, Recovery::Refuse, String::new()).leave_if_alone(|replay, writer| {
         storage::write_snapshot(replay, writer, &settings.dir, settings.retry_cache)
-    });
-    left.map_err(|error| match error {
-        FolderError::Store(StoreError::OthersVote(_)) => NameNodeError::IsMember(settings.dir.clone()),
-        error => error.into(),
     })
 }
 

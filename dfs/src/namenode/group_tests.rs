@@ -24,19 +24,20 @@ use journal::{
     crash::{CrashDisk, Survive},
     disk::Disk,
 };
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use peers::membership::Membership;
 use proto::master::{ChangeGroupRequest, change_group_request::Change};
 use replication::{
     machine::ReplicatedState,
     master::Journal,
-    member::{Member, Timing},
-    network::{AnswerFuture, Message, Transport},
+    member::Member,
+    memory::{Master, MemoryNetwork, address, wait_for},
     store::Store,
 };
 use security::Role;
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
+    ops::Deref,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -50,14 +51,6 @@ use tokio::{
 
 const CLUSTER: &str = "group-test";
 const RETRY_CACHE: usize = 100_000;
-
-/// Short, so that many leaders change in a short test.
-fn timing() -> Timing {
-    Timing {
-        heartbeat: Duration::from_millis(40),
-        election: Duration::from_millis(150)..=Duration::from_millis(300),
-    }
-}
 
 fn config() -> NameNodeConfig {
     NameNodeConfig {
@@ -78,75 +71,36 @@ struct Running {
     ticks: JoinHandle<()>,
 }
 
+impl Master for Running {
+    fn member(&self) -> &Member {
+        &self.member
+    }
+
+    fn is_leader(&self) -> bool {
+        self.driver.state.read().is_leader()
+    }
+}
+
 /// The network and the members on it.
 #[derive(Clone, Default)]
-struct Net(Arc<Wires>);
+struct Net(MemoryNetwork<Running>);
 
-#[derive(Default)]
-struct Wires {
-    running: RwLock<HashMap<u64, Arc<Running>>>,
-    cut: RwLock<HashSet<(u64, u64)>>,
-}
+impl Deref for Net {
+    type Target = MemoryNetwork<Running>;
 
-struct From {
-    net: Net,
-    from: u64,
-}
-
-fn address(id: u64) -> String {
-    format!("m{id}:9400")
-}
-
-impl Transport for From {
-    fn call<'a>(&'a self, to: u64, _: &'a str, message: Message, limit: Duration) -> AnswerFuture<'a> {
-        Box::pin(async move {
-            let silence = || async {
-                sleep(limit).await;
-                Err("no answer".to_owned())
-            };
-            if self.net.is_cut(self.from, to) {
-                return silence().await;
-            }
-            let target = self.net.0.running.read().get(&to).cloned();
-            let target = target.ok_or("connection refused")?;
-            let answer = timeout(limit, target.member.handle(message)).await;
-            if self.net.is_cut(to, self.from) {
-                return silence().await;
-            }
-            answer.unwrap_or_else(|_| Err("no answer".to_owned()))
-        })
+    fn deref(&self) -> &Self::Target {
+        &self.0
     }
 }
 
 impl Net {
-    fn is_cut(&self, from: u64, to: u64) -> bool {
-        self.0.cut.read().contains(&(from, to))
-    }
-
-    fn cut(&self, links: impl IntoIterator<Item = (u64, u64)>) {
-        self.0.cut.write().extend(links);
-    }
-
-    fn isolate(&self, id: u64) {
-        self.cut((1..=3).flat_map(|other| [(id, other), (other, id)]));
-    }
-
-    fn heal(&self) {
-        self.0.cut.write().clear();
-    }
-
-    fn all(&self) -> BTreeMap<u64, Arc<Running>> {
-        self.0.running.read().iter().map(|(id, running)| (*id, running.clone())).collect()
-    }
-
     fn driver(&self, id: u64) -> Arc<Driver> {
-        self.0.running.read()[&id].driver.clone()
+        self.all()[&id].driver.clone()
     }
 
     /// Returns a member that leads, if there is one. A deposed one may not know it yet.
     fn leader(&self) -> Option<(u64, Arc<Driver>)> {
-        let found = self.all().into_iter().rev().find(|(_, running)| running.driver.state.read().is_leader());
-        found.map(|(id, running)| (id, running.driver.clone()))
+        self.0.leader().map(|(id, running)| (id, running.driver.clone()))
     }
 
     async fn wait_for_leader(&self) -> (u64, Arc<Driver>) {
@@ -168,14 +122,12 @@ impl Net {
                 let _failed = ticking.tick();
             }
         });
-        let running = Arc::new(Running { member: member.clone(), driver: driver.clone(), ticks });
-        self.0.running.write().insert(id, running);
-        let transport = Arc::new(From { net: self.clone(), from: id });
-        member.start(&timing(), driver, &address(id), transport).await.unwrap();
+        let running = Running { member, driver: driver.clone(), ticks };
+        self.0.start(id, Arc::new(running), driver).await.unwrap();
     }
 
     async fn stop(&self, id: u64) {
-        let running = self.0.running.write().remove(&id).unwrap();
+        let running = self.remove(id);
         running.ticks.abort();
         // A disk that has failed cannot be closed.
         let _failed = running.driver.journal().stop().await;
@@ -229,17 +181,6 @@ impl Net {
         for running in self.all().values() {
             running.driver.state.read().invariants().unwrap();
         }
-    }
-}
-
-async fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + Duration::from_mins(1);
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(Instant::now() < end, "waited for {what}");
-        sleep(Duration::from_millis(2)).await;
     }
 }
 

@@ -4,7 +4,7 @@ use super::{
     Settings,
     driver::{Driver, Environment, TICK},
     error::NameNodeError,
-    group::{self, Group},
+    group,
     namespace::Namespace,
     server::{ClientService, DataNodeService, MasterService},
     state::State,
@@ -17,6 +17,7 @@ use daemon::{
 };
 use journal::{Recovery, SnapshotPolicy, log::RECORD_BYTES_MAX};
 use peers::{
+    group::Group,
     leader::{self, LowDisk},
     membership::Membership,
     requests::{RequestRuntime, Requests},
@@ -83,7 +84,7 @@ impl Opened {
         } else {
             let address = leader::member_address(Role::NameNode, &settings.advertise, addr)?;
             let group = tokio::select! {
-                opened = Group::open(config, recovery, address) => opened?,
+                opened = group::open(config, recovery, address) => opened?,
                 () = stop_signal() => return Ok(None),
             };
             (open_member(&group, environment, settings).await?, group.lost.clone(), Some(group))
@@ -194,7 +195,7 @@ async fn open_member(
     settings: &NameNodeConfig,
 ) -> Result<Arc<Driver>, NameNodeError> {
     let started = environment.started;
-    let namespace = Namespace::new(group.cluster_id.clone());
+    let namespace = Namespace::new(group.name.cluster_id.clone());
     let state = State::following(Settings::from(settings), namespace, environment.now());
     let journal = Journal::Group(group.member.clone());
     let driver = Arc::new(Driver::new(state, journal, environment, settings));
@@ -203,7 +204,7 @@ async fn open_member(
         member = group.member.id(),
         entries = driver.journal().last_seq(),
         seconds = started.elapsed().as_secs_f64(),
-        cluster = group.cluster_id,
+        cluster = group.name.cluster_id,
         "namespace of the group loaded"
     );
     Ok(driver)

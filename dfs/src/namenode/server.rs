@@ -78,8 +78,11 @@ impl Master for MasterService {
 
     async fn group(&self, _: Request<GroupRequest>) -> Answer<GroupReply> {
         // Without a confirmation: this says what this member knows, not what is true.
-        let epoch = self.driver.state.read().namespace().epoch();
-        Ok(Response::new(to_reply(self.driver.journal().view(epoch))))
+        let (epoch, waits_for) = {
+            let state = self.driver.state.read();
+            (state.namespace().epoch(), state.waits_for_blocks().unwrap_or_default())
+        };
+        Ok(Response::new(to_reply(self.driver.journal().view(epoch, waits_for))))
     }
 
     async fn change_group(&self, request: Request<ChangeGroupRequest>) -> Answer<ChangeGroupReply> {

@@ -24,6 +24,9 @@ struct Args {
     /// Addresses of other jobtrackers of the group, which this one joins if its folder is empty
     #[arg(long, value_name = "ADDR[,...]", value_delimiter = ',')]
     join: Option<Vec<String>>,
+    /// Address that other jobtrackers of the group use, host:port [default: that of --listen]
+    #[arg(long, value_name = "ADDR")]
+    advertise: Option<String>,
     /// Address of the NameNode, host:port; of several with commas
     #[arg(long, value_name = "ADDR[,ADDR...]")]
     namenode: Option<MasterAddrs>,
@@ -50,6 +53,7 @@ impl Args {
         set(&mut config.jobtracker.dir, self.dir.as_ref());
         set(&mut config.jobtracker.member, self.member.as_ref());
         set(&mut config.jobtracker.join, self.join.as_ref());
+        set(&mut config.jobtracker.advertise, self.advertise.as_ref());
         set(&mut config.scheduler.name, self.scheduler.as_ref());
         set(&mut config.scheduler.shadow, self.shadow.as_ref());
         set(&mut config.cluster.namenode, self.namenode.as_ref());

@@ -34,7 +34,7 @@ use mrcore::{
     job::{Job, JobOutcome, JobSpec, JobState},
     task::{AttemptResult, Progress},
 };
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use peers::membership::Membership;
 use proto::{
     master::{ChangeGroupRequest, change_group_request::Change},
@@ -42,14 +42,15 @@ use proto::{
 };
 use replication::{
     master::Journal,
-    member::{Member, Timing},
-    network::{AnswerFuture, Message, Transport},
+    member::Member,
+    memory::{Master, MemoryNetwork, address, wait_for},
     recovery,
     store::Store,
 };
 use security::Role;
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet},
+    ops::Deref,
     path::Path,
     sync::{
         Arc,
@@ -68,14 +69,6 @@ const CLUSTER: &str = "group-test";
 /// How long a fake tracker runs an attempt.
 const ATTEMPT: Duration = Duration::from_millis(30);
 
-/// Short, so that many leaders change in a short test.
-fn timing() -> Timing {
-    Timing {
-        heartbeat: Duration::from_millis(40),
-        election: Duration::from_millis(150)..=Duration::from_millis(300),
-    }
-}
-
 /// No tracker is ever lost.
 fn settings(folder: &Path) -> Config {
     let mut config = config(folder);
@@ -93,45 +86,30 @@ struct Running {
     tasks: Vec<JoinHandle<()>>,
 }
 
+impl Master for Running {
+    fn member(&self) -> &Member {
+        &self.member
+    }
+
+    fn is_leader(&self) -> bool {
+        self.driver.leadership().is_some()
+    }
+}
+
 /// The network and the members on it.
 #[derive(Clone)]
-struct Net(Arc<Wires>);
-
-struct Wires {
-    running: RwLock<HashMap<u64, Arc<Running>>>,
-    cut: RwLock<HashSet<(u64, u64)>>,
+struct Net {
+    network: MemoryNetwork<Running>,
     /// Whether the NameNode answers. Then it accepts every start.
-    has_namenode: AtomicBool,
-    folder: tempfile::TempDir,
+    has_namenode: Arc<AtomicBool>,
+    folder: Arc<tempfile::TempDir>,
 }
 
-struct From {
-    net: Net,
-    from: u64,
-}
+impl Deref for Net {
+    type Target = MemoryNetwork<Running>;
 
-fn address(id: u64) -> String {
-    format!("m{id}:9500")
-}
-
-impl Transport for From {
-    fn call<'a>(&'a self, to: u64, _: &'a str, message: Message, limit: Duration) -> AnswerFuture<'a> {
-        Box::pin(async move {
-            let silence = || async {
-                sleep(limit).await;
-                Err("no answer".to_owned())
-            };
-            if self.net.is_cut(self.from, to) {
-                return silence().await;
-            }
-            let target = self.net.0.running.read().get(&to).cloned();
-            let target = target.ok_or("connection refused")?;
-            let answer = timeout(limit, target.member.handle(message)).await;
-            if self.net.is_cut(to, self.from) {
-                return silence().await;
-            }
-            answer.unwrap_or_else(|_| Err("no answer".to_owned()))
-        })
+    fn deref(&self) -> &Self::Target {
+        &self.network
     }
 }
 
@@ -142,7 +120,7 @@ async fn lead(net: Net, driver: Arc<Driver>) {
         let leadership = *leaderships.borrow_and_update();
         let mut work = JoinSet::new();
         if let Some(leadership) = leadership {
-            if net.0.has_namenode.load(Ordering::Relaxed) {
+            if net.has_namenode.load(Ordering::Relaxed) {
                 driver.accept(leadership).await;
             }
             work.spawn(driver.clone().tick_loop(leadership));
@@ -155,39 +133,18 @@ async fn lead(net: Net, driver: Arc<Driver>) {
 
 impl Net {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let has_namenode = AtomicBool::new(true);
-        Self(Arc::new(Wires { running: RwLock::default(), cut: RwLock::default(), has_namenode, folder }))
-    }
-
-    fn is_cut(&self, from: u64, to: u64) -> bool {
-        self.0.cut.read().contains(&(from, to))
-    }
-
-    fn cut(&self, links: impl IntoIterator<Item = (u64, u64)>) {
-        self.0.cut.write().extend(links);
-    }
-
-    fn isolate(&self, id: u64) {
-        self.cut((1..=3).flat_map(|other| [(id, other), (other, id)]));
-    }
-
-    fn heal(&self) {
-        self.0.cut.write().clear();
-    }
-
-    fn all(&self) -> BTreeMap<u64, Arc<Running>> {
-        self.0.running.read().iter().map(|(id, running)| (*id, running.clone())).collect()
+        let (has_namenode, folder) = (AtomicBool::new(true), tempfile::tempdir().unwrap());
+        let (has_namenode, folder) = (Arc::new(has_namenode), Arc::new(folder));
+        Self { network: MemoryNetwork::default(), has_namenode, folder }
     }
 
     fn settings(&self, id: u64) -> Config {
-        settings(&self.0.folder.path().join(id.to_string()))
+        settings(&self.folder.path().join(id.to_string()))
     }
 
     /// Returns a member that leads, if there is one. A deposed one may not know it yet.
     fn leader(&self) -> Option<(u64, Arc<Driver>)> {
-        let found = self.all().into_iter().rev().find(|(_, running)| running.driver.leadership().is_some());
-        found.map(|(id, running)| (id, running.driver.clone()))
+        self.network.leader().map(|(id, running)| (id, running.driver.clone()))
     }
 
     async fn wait_for_leader(&self) -> (u64, Arc<Driver>) {
@@ -213,14 +170,12 @@ impl Net {
             tokio::spawn(driver.clone().deliver(outgoing)),
             tokio::spawn(lead(self.clone(), driver.clone())),
         ];
-        let running = Arc::new(Running { member: member.clone(), driver: driver.clone(), tasks });
-        self.0.running.write().insert(id, running);
-        let transport = Arc::new(From { net: self.clone(), from: id });
-        member.start(&timing(), driver, &address(id), transport).await.unwrap();
+        let running = Running { member, driver: driver.clone(), tasks };
+        self.network.start(id, Arc::new(running), driver).await.unwrap();
     }
 
     async fn stop(&self, id: u64) {
-        let running = self.0.running.write().remove(&id).unwrap();
+        let running = self.remove(id);
         running.tasks.iter().for_each(JoinHandle::abort);
         // A disk that has failed cannot be closed.
         let _failed = running.driver.journal().stop().await;
@@ -321,17 +276,6 @@ fn difference(all: &[BTreeMap<String, String>]) -> String {
         }
     }
     "no difference".into()
-}
-
-async fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + Duration::from_mins(2);
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(Instant::now() < end, "waited for {what}");
-        sleep(Duration::from_millis(5)).await;
-    }
 }
 
 fn has_succeeded(job: &Job) -> bool {
@@ -667,7 +611,7 @@ async fn a_follower_refuses_clients_and_trackers_and_names_the_leader() {
 async fn each_leadership_is_a_start_that_all_members_know() {
     let net = Net::new();
     let disk = CrashDisk::new();
-    net.0.has_namenode.store(false, Ordering::Relaxed);
+    net.has_namenode.store(false, Ordering::Relaxed);
     let of_one = Start { epoch: 0, id: StartId(7) };
     found(&disk, &net.settings(1), &[of_one]);
     net.start(1, &disk).await;

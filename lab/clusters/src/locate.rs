@@ -233,6 +233,12 @@ impl Target {
         Ok(AllMasters::new(vec![namenodes?, jobtrackers?]))
     }
 
+    /// Returns the folder of `mrctl up` in which the cluster was found; `None` if it is not a local one.
+    pub fn local_folder(&self) -> Result<Option<PathBuf>> {
+        let cwd = std::env::current_dir().context("cannot determine the current folder")?;
+        Ok(self.find(&cwd)?.origin.0)
+    }
+
     /// Returns a client that changes the group of the masters of this kind.
     pub fn group(&self, role: Role) -> Result<GroupClient> {
         let (addrs, security) = self.master(role)?;

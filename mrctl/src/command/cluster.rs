@@ -56,6 +56,8 @@ pub(crate) enum ClusterCommand {
 #[command(after_help = "Examples:
   mrctl cluster init mycluster --master node1 --node node2 --node node3
   mrctl cluster init mycluster --master m --node n1 --no-tls     a shared secret
+  mrctl cluster init mycluster --master m1 --master m2 --master m3 \\
+      --node n1 --node n2
   mrctl cluster init mycluster --master node1 --node node2 --scheduler fair \\
       --map-slots 8 --reduce-slots 4
   mrctl cluster init mycluster --master node1 --node node2 --settings disks.toml")]
@@ -65,9 +67,10 @@ pub(crate) struct Init {
     /// Name of the cluster, used in certificates [default: the name of the folder]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Machine of the namenode and the jobtracker, with its address if that differs from its name
+    /// Machine of a namenode and a jobtracker, with its address if that differs from its name; given
+    /// 3 or 5 times, the cluster survives the loss of 1 or 2 of them
     #[arg(long, value_name = "HOST[=ADDR]", default_value = "127.0.0.1", value_parser = parse_machine)]
-    master: Host,
+    master: Vec<Host>,
     /// Machine with a datanode and a tasktracker, with its rack; may be repeated
     #[arg(long, value_name = "HOST[=ADDR][@RACK]", value_parser = parse_machine)]
     node: Vec<Host>,
@@ -122,7 +125,7 @@ pub(crate) async fn run(command: ClusterCommand) -> Result<ExitCode> {
         ClusterCommand::User(args) => user(&args),
         ClusterCommand::Revoke(args) => revoke::run(&args),
         ClusterCommand::Renew(args) => renew::run(&args),
-        ClusterCommand::Up(args) => machines::up(&args),
+        ClusterCommand::Up(args) => machines::up(&args).await,
         ClusterCommand::Status(args) => cluster_status::status(&args).await,
         ClusterCommand::Down(args) => machines::down(&args),
         ClusterCommand::Restart(args) => machines::restart(&args).await,
@@ -155,6 +158,7 @@ fn init(args: &Init) -> Result<ExitCode> {
     let name = args.name.clone().unwrap_or_else(of_folder);
     check_name(&name).map_err(|error| Usage(format!("cluster {error}")))?;
     // Check all arguments before anything is created.
+    check_masters(&args.master)?;
     let machines = hosts_text(args);
     Hosts::parse(&machines).map_err(|(_, why)| Usage(why))?;
     let settings = settings(args)?;
@@ -196,8 +200,24 @@ fn parse_machine(text: &str) -> Result<Host, String> {
 fn hosts_text(args: &Init) -> String {
     let about = "# HOST ROLE [rack=NAME] [addr=ADDRESS], where ROLE is master (namenode, jobtracker) or node (datanode, \
                  tasktracker)\n";
-    let master = Host { role: MachineRole::Master, ..args.master.clone() };
-    [about.to_owned()].into_iter().chain([&master].into_iter().chain(&args.node).map(Host::line)).collect()
+    let masters = args.master.iter().map(|host| Host { role: MachineRole::Master, ..host.clone() });
+    let machines = masters.chain(args.node.iter().cloned());
+    [about.to_owned()].into_iter().chain(machines.map(|host| host.line())).collect()
+}
+
+fn check_masters(masters: &[Host]) -> Result<()> {
+    if ![1, 3, 5].contains(&masters.len()) {
+        bail!(Usage(format!(
+            "{} masters: give --master 1, 3 or 5 times, because an even number survives no more losses",
+            masters.len()
+        )));
+    }
+    for (at, host) in masters.iter().enumerate() {
+        if let Some(other) = masters[..at].iter().find(|other| other.addr == host.addr) {
+            bail!(Usage(format!("masters {} and {} have the address {}", other.name, host.name, host.addr)));
+        }
+    }
+    Ok(())
 }
 
 /// Settings that `init` computes. The file of `--settings` must not contain them.
@@ -232,13 +252,17 @@ const GROUPS_EXAMPLE: &str = "\n# The users of each group, for file permissions.
 /// Returns the settings that `init` computes from its arguments. A cluster on one machine listens
 /// on loopback only.
 fn settings_of_init(args: &Init) -> String {
-    let master = &args.master.addr;
-    let alone = master == "127.0.0.1" && args.node.is_empty();
+    let masters = |port| {
+        let all: Vec<String> = args.master.iter().map(|host| format!("\"{}:{port}\"", host.addr)).collect();
+        if all.len() == 1 { all.concat() } else { format!("[{}]", all.join(", ")) }
+    };
+    let (namenode, jobtracker) = (masters(9400), masters(9500));
+    let alone = args.master.iter().all(|host| host.addr == "127.0.0.1") && args.node.is_empty();
     let any = if alone { "127.0.0.1" } else { "0.0.0.0" };
     let security =
         if args.no_tls { "secret = \"secret\"" } else { "dir = \"security\"\nidentity = \"admin\"" };
     format!(
-        "[cluster]\nnamenode = \"{master}:9400\"\njobtracker = \"{master}:9500\"\n\n\
+        "[cluster]\nnamenode = {namenode}\njobtracker = {jobtracker}\n\n\
          [namenode]\nlisten = \"{any}:9400\"\n\n[datanode]\nlisten = \"{any}:9401\"\n\n\
          [jobtracker]\nlisten = \"{any}:9500\"\n\n[tasktracker]\nlisten = \"{any}:9501\"\n\n\
          [security]\n{security}\n"

@@ -36,7 +36,7 @@ pub(crate) async fn status(args: &Status) -> Result<ExitCode> {
         let reports = MasterReports::query(&fleet.target()).await;
         for (machine, result) in &mut results {
             if let Ok(statuses) = result {
-                reports.merge_into(&machine.host.name, statuses);
+                reports.merge_into(&machine.host.name, &machine.members, statuses);
             }
         }
     }

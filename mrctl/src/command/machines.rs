@@ -3,13 +3,14 @@
 //!
 //! Every command can be repeated: steps that are already done are skipped.
 
-use super::master_reports::MasterReports;
+use super::{master_reports::MasterReports, rolling};
 use crate::output::{self, Usage};
 use anyhow::{Result, bail};
 use clusters::{
     locate::Target,
     remote::{DaemonStatus, Fleet, Machine, MachineRole, Package, Programs, Reach, on_all},
 };
+use security::Role;
 use std::{
     process::ExitCode,
     time::{Duration, Instant},
@@ -63,7 +64,8 @@ pub(super) fn describe_daemons(machine: &Machine, statuses: &[DaemonStatus]) -> 
             (Some(pid), None) => format!(" (pid {pid})"),
             _ => String::new(),
         };
-        let usual = |reported: &&String| one.is_healthy() && ["up", "live"].contains(&reported.as_str());
+        let usual =
+            |reported: &&String| one.is_healthy() && ["up", "live", "follower"].contains(&reported.as_str());
         let reported =
             one.reported.as_ref().filter(|reported| !usual(reported)).map(|reported| format!(", {reported}"));
         format!("{} {}{about}{}", one.daemon, one.state, reported.unwrap_or_default())
@@ -122,27 +124,40 @@ pub(crate) struct Up {
     format: Vec<String>,
 }
 
-pub(crate) fn up(args: &Up) -> Result<ExitCode> {
+pub(crate) async fn up(args: &Up) -> Result<ExitCode> {
     let mut fleet = Fleet::of(&args.reach)?;
     for name in &args.format {
         fleet.find(name)?;
     }
-    for machine in &mut fleet.machines {
-        machine.format = args.format.contains(&machine.host.name);
-    }
+    fleet.declare_new(&args.format)?;
     fleet.remember()?;
     let (programs, package) = (fleet.programs()?, fleet.package()?);
-    for role in [MachineRole::Master, MachineRole::Node] {
-        let begin = |machine: &Machine| install_and_start(programs.as_ref(), &package, machine);
-        let (_, failed) = on_each(fleet.with_role(role), begin, describe_installation);
-        fleet.record_formatted(fleet.with_role(role))?;
-        if failed > 0 {
-            let rest = if role == MachineRole::Master { "; its nodes were not started" } else { "" };
-            eprintln!(
-                "mrctl: {failed} of the machines failed{rest}: fix the cause and run the same command again"
-            );
+    let begin = |machine: &Machine| install_and_start(programs.as_ref(), &package, machine);
+    let start = |machines: Vec<&Machine>| -> Result<usize> {
+        let (_, failed) = on_each(machines.iter().copied(), begin, describe_installation);
+        fleet.record_formatted(machines)?;
+        Ok(failed)
+    };
+    let again = "fix the cause and run the same command again";
+    let masters = fleet.with_role(MachineRole::Master);
+    let mut failed = 0;
+    for stage in fleet.masters_to_start() {
+        let is_founder = stage.len() == 1 && masters.len() > 1;
+        failed += start(stage)?;
+        // Without the one that forms the group, the others wait for it. With a majority, clients are
+        // served.
+        if failed > 0 && (is_founder || 2 * failed >= masters.len()) {
+            eprintln!("mrctl: {failed} of the machines failed; its nodes were not started: {again}");
             return Ok(ExitCode::FAILURE);
         }
+    }
+    if masters.iter().any(|machine| !machine.members.is_empty()) {
+        rolling::await_votes(&fleet.target()).await?;
+    }
+    failed += start(fleet.with_role(MachineRole::Node))?;
+    if failed > 0 {
+        eprintln!("mrctl: {failed} of the machines failed: {again}");
+        return Ok(ExitCode::FAILURE);
     }
     let config = args.reach.cluster.join("fermata.toml");
     output::line(format!("use it with: mrctl --config {} nodes", output::shell(&config)))?;
@@ -185,12 +200,18 @@ pub(crate) fn down(args: &Down) -> Result<ExitCode> {
     Ok(exit_code_for(failed))
 }
 
-/// Stop and start the daemons of a machine, with the current settings
+/// Stop and start the daemons of a machine, or of all masters, with the current settings
+///
+/// Without a machine, the masters are restarted one after the other: those that lead come last, and
+/// another one leads before they stop, so that no request fails. The next one is restarted when all
+/// vote and lack nothing. Refused while a master is down. Nodes are not restarted.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  mrctl cluster restart n2 --cluster mycluster")]
+#[command(
+    after_help = "Examples:\n  mrctl cluster restart --cluster mycluster      all masters\n  mrctl cluster restart n2 --cluster mycluster"
+)]
 pub(crate) struct Restart {
-    /// Name of the machine
-    node: String,
+    /// Name of the machine [default: all masters]
+    node: Option<String>,
     #[command(flatten)]
     reach: Reach,
 }
@@ -202,19 +223,65 @@ fn restart_machine(machine: &Machine) -> Result<Vec<DaemonStatus>> {
 
 pub(crate) async fn restart(args: &Restart) -> Result<ExitCode> {
     let fleet = Fleet::of(&args.reach)?;
-    let (machine, package) = (fleet.find(&args.node)?, fleet.package()?);
+    let package = fleet.package()?;
+    // Only `upgrade` replaces programs. The settings are copied in any case.
+    let renewal = Renewal { programs: None, package: &package, keeps_stopped: false };
+    let Some(node) = &args.node else { return restart_masters(&fleet, &renewal).await };
+    let machine = fleet.find(node)?;
     if machine.host.role == MachineRole::Node {
         // A node waits for its masters when it starts. Explain why that takes long.
         for (master, why) in MasterReports::query(&fleet.target()).await.unreachable() {
-            eprintln!("mrctl: the {master} does not answer ({why}): {} will serve when it is up", args.node);
+            eprintln!("mrctl: the {master} does not answer ({why}): {node} will serve when it is up");
         }
     }
-    let renew = |machine: &Machine| {
-        // Only `upgrade` replaces programs. The settings are copied in any case.
-        let copied = machine.install(None, &package)?;
-        Ok((copied, restart_machine(machine)?))
+    Ok(exit_code_for(renewal.restart(machine).1))
+}
+
+/// What is installed on machines before their daemons are restarted.
+struct Renewal<'a> {
+    programs: Option<&'a Programs>,
+    package: &'a Package,
+    /// Whether a machine that was stopped stays stopped.
+    keeps_stopped: bool,
+}
+
+impl Renewal<'_> {
+    /// Restarts the daemons of a machine. Returns whether they run then, and the number of failures.
+    fn restart(&self, machine: &Machine) -> (bool, usize) {
+        let renew = |machine: &Machine| {
+            let before = machine.daemon_statuses()?;
+            let copied = machine.install(self.programs, self.package)?;
+            let was_stopped = before.iter().all(|one| one.state == "absent");
+            Ok((copied, if was_stopped && self.keeps_stopped { before } else { restart_machine(machine)? }))
+        };
+        let (results, failed) = on_each([machine], renew, describe_installation);
+        let runs = |(_, result): &(_, Result<(&str, Vec<DaemonStatus>)>)| {
+            result.as_ref().is_ok_and(|(_, statuses)| statuses.iter().any(|one| one.state == "running"))
+        };
+        (results.iter().all(runs), failed)
+    }
+}
+
+/// Restarts the masters: several one after the other, so that no request fails.
+async fn restart_masters(fleet: &Fleet, renewal: &Renewal<'_>) -> Result<ExitCode> {
+    let masters = fleet.with_role(MachineRole::Master);
+    if let [only] = masters[..]
+        && only.members.is_empty()
+    {
+        return Ok(exit_code_for(renewal.restart(only).1));
+    }
+    let unit = |machine: &&Machine| {
+        let role = |daemon| if daemon == "namenode" { Role::NameNode } else { Role::JobTracker };
+        let members = machine.members.iter().map(|member| (role(member.daemon), member.address.clone()));
+        rolling::Unit { name: machine.host.name.clone(), masters: members.collect() }
     };
-    Ok(exit_code_for(on_each([machine], renew, describe_installation).1))
+    let units = masters.iter().map(unit).collect();
+    rolling::restart(&fleet.target(), units, async |unit| match renewal.restart(fleet.find(&unit.name)?).1 {
+        0 => Ok(()),
+        _ => bail!("the masters that follow are not restarted: fix the cause and run the command again"),
+    })
+    .await?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Show the end of the logs of a machine
@@ -254,8 +321,8 @@ pub(crate) fn logs(args: &Logs) -> Result<ExitCode> {
 /// Install the programs in the folder of this mrctl, and the current settings, on all machines, one
 /// after another
 ///
-/// The master is first, then the nodes. Both masters must report a node as live before the next
-/// node is restarted. Jobs continue.
+/// The masters are first, as with `restart`, then the nodes. Namenode and jobtracker must report a node
+/// as live before the next node is restarted. Jobs continue.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  mrctl cluster upgrade --cluster mycluster")]
 pub(crate) struct Upgrade {
@@ -266,29 +333,25 @@ pub(crate) struct Upgrade {
 pub(crate) async fn upgrade(args: &Upgrade) -> Result<ExitCode> {
     let fleet = Fleet::of(&args.reach)?;
     let (programs, package) = (fleet.programs()?, fleet.package()?);
-    let masters = fleet.with_role(MachineRole::Master);
-    for machine in masters.iter().chain(&fleet.with_role(MachineRole::Node)) {
-        let renew = |machine: &Machine| {
-            let before = machine.daemon_statuses()?;
-            let copied = machine.install(programs.as_ref(), &package)?;
-            // A machine that was stopped stays stopped.
-            let stopped = before.iter().all(|one| one.state == "absent");
-            Ok((copied, if stopped { before } else { restart_machine(machine)? }))
-        };
-        let (results, failed) = on_each([*machine], renew, describe_installation);
-        let runs = |result: &Result<(&str, Vec<DaemonStatus>)>| {
-            result.as_ref().is_ok_and(|(_, statuses)| statuses.iter().any(|one| one.state == "running"))
-        };
-        let restarted = results.iter().all(|(_, result)| runs(result));
+    let renewal = Renewal { programs: programs.as_ref(), package: &package, keeps_stopped: true };
+    if restart_masters(&fleet, &renewal).await? != ExitCode::SUCCESS {
+        return Ok(upgrade_stops());
+    }
+    for machine in fleet.with_role(MachineRole::Node) {
+        let (runs, failed) = renewal.restart(machine);
         if failed > 0 {
-            eprintln!("mrctl: the upgrade stops here: fix the cause and run it again");
-            return Ok(ExitCode::FAILURE);
+            return Ok(upgrade_stops());
         }
-        if machine.host.role == MachineRole::Node && restarted {
+        if runs {
             wait_until_live(&fleet.target(), &machine.host.name).await?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn upgrade_stops() -> ExitCode {
+    eprintln!("mrctl: the upgrade stops here: fix the cause and run it again");
+    ExitCode::FAILURE
 }
 
 /// Waits until both masters report the node as live.

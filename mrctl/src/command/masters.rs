@@ -2,11 +2,14 @@
 
 #![allow(clippy::doc_markdown, reason = "doc comments here are help text, where backticks would be printed")]
 
-use super::offline;
-use crate::output;
+use super::{offline, rolling};
+use crate::output::{self, Usage};
 use anyhow::{Result, anyhow, bail};
 use clap::ValueEnum;
-use clusters::locate::Target;
+use clusters::{
+    local::{self, ClusterState, Daemon, Kind, end_processes},
+    locate::Target,
+};
 use daemon::Period;
 use dfs_client::group::{ChangeResult, GroupChange, GroupClient};
 use security::Role;
@@ -15,6 +18,8 @@ use tokio::time::{Instant, sleep};
 
 /// How long one request may take. A transfer waits twice for 1.5 s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// A master that has not stopped after this time is killed.
+const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 /// The pause before a request is repeated.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -38,6 +43,7 @@ const PAUSE: Duration = Duration::from_millis(500);
     mrctl masters add host4:9400\n  \
     mrctl masters remove host2:9400\n  \
     mrctl masters replace host2:9400 host4:9400\n  \
+    mrctl masters restart                one after the other\n  \
     mrctl masters --offline DIR1 DIR2    compare stopped masters\n  \
     mrctl up --masters 3 --detach        start three of each kind"
 )]
@@ -103,6 +109,12 @@ enum Change {
         #[command(flatten)]
         of: Of,
     },
+    /// Restart the masters of a local cluster, one after the other
+    ///
+    /// Those that lead come last, and another one leads before they stop, so no request fails. The next
+    /// one is restarted when all vote and lack nothing. Refused while a master is down. For a cluster on
+    /// several machines: mrctl cluster restart.
+    Restart,
 }
 
 /// The group, and how long to wait.
@@ -152,7 +164,10 @@ async fn make(change: Change, target: &Target) -> Result<ExitCode> {
     let (Change::Transfer { of, .. }
     | Change::Add { of, .. }
     | Change::Remove { of, .. }
-    | Change::Replace { of, .. }) = &change;
+    | Change::Replace { of, .. }) = &change
+    else {
+        return restart(target).await;
+    };
     let (group, end) = (target.group(of.role())?, Instant::now() + of.within.0);
     match &change {
         Change::Transfer { to, .. } => {
@@ -165,7 +180,37 @@ async fn make(change: Change, target: &Target) -> Result<ExitCode> {
             add(&group, new, end).await?;
             remove(&group, old, end).await?;
         }
+        Change::Restart => {}
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Restarts all masters of a local cluster.
+async fn restart(target: &Target) -> Result<ExitCode> {
+    let Some(folder) = target.local_folder()? else {
+        bail!(Usage(
+            "this cluster was not started by `mrctl up`: use `mrctl cluster restart`, or restart one master after the other"
+                .into()
+        ));
+    };
+    let _held = local::lock(&folder)?;
+    let mut state = ClusterState::require(&folder)?;
+    let unit = |role| {
+        move |daemon: &Daemon| rolling::Unit {
+            name: daemon.name.clone(),
+            masters: vec![(role, daemon.addr.clone())],
+        }
+    };
+    let namenodes = state.masters_of(Kind::Namenode).map(unit(Role::NameNode));
+    let units = namenodes.chain(state.masters_of(Kind::Jobtracker).map(unit(Role::JobTracker))).collect();
+    rolling::restart(target, units, async |unit: &rolling::Unit| {
+        let daemon = state.find(&unit.name, None)?;
+        let kind = daemon.kind;
+        end_processes(&[(&daemon.identity, &daemon.args)], STOP_TIMEOUT)?;
+        local::restart(&folder, &mut state, &unit.name, kind).await?;
+        output::line(format!("restarted {}", unit.name))
+    })
+    .await?;
     Ok(ExitCode::SUCCESS)
 }
 

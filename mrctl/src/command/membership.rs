@@ -38,7 +38,7 @@ pub(crate) fn add(args: &Add) -> Result<ExitCode> {
     let fleet = Fleet::of(&args.reach)?;
     match fleet.machines.iter().find(|machine| machine.host.name == args.node) {
         Some(known) if known.host.role == MachineRole::Master => {
-            bail!(Usage(format!("{} is the master: `mrctl cluster up` starts it", args.node)));
+            bail!(Usage(format!("{} is a master: `mrctl cluster up` starts it", args.node)));
         }
         Some(_) => {}
         None => {
@@ -122,7 +122,7 @@ pub(crate) fn remove(args: &Remove) -> Result<ExitCode> {
     let (machine, name) = (fleet.find(&args.node)?, &args.node);
     if machine.host.role == MachineRole::Master {
         bail!(Usage(format!(
-            "{name} is the master and cannot be removed; `mrctl cluster down` stops the cluster"
+            "{name} is a master and cannot be removed; `mrctl cluster down` stops the cluster"
         )));
     }
     let end = || -> Result<()> {

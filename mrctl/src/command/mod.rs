@@ -22,6 +22,7 @@ pub(crate) mod provenance;
 pub(crate) mod renew;
 pub(crate) mod restore;
 pub(crate) mod revoke;
+mod rolling;
 pub(crate) mod schedulers;
 pub(crate) mod shadow;
 pub(crate) mod sim;

@@ -37,6 +37,10 @@ pub struct GroupReply {
     /// The members that it knows, by ID; empty for the only master.
     #[prost(message, repeated, tag = "8")]
     pub members: ::prost::alloc::vec::Vec<GroupMember>,
+    /// What it still waits for after its start: until then, clients would wait if it led. Empty if it
+    /// waits for nothing.
+    #[prost(string, tag = "9")]
+    pub waits_for: ::prost::alloc::string::String,
 }
 /// Nested message and enum types in `GroupReply`.
 pub mod group_reply {

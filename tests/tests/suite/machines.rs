@@ -1,9 +1,9 @@
 //! Clusters on several machines: network namespaces with their own addresses and certificates,
 //! started by `mrctl cluster`. Skipped with a message if namespaces cannot be created.
 
-use fermata_tests::{Machines, Row, binaries, eventually, skip};
+use fermata_tests::{Machines, Row, binaries, eventually, load::while_clients_work, skip};
 use serde_json::Value;
-use std::process::Command;
+use std::{fs, process::Command, time::Instant};
 
 #[test]
 fn closed_cluster_survives_killed_and_partitioned_machines() {
@@ -198,4 +198,98 @@ fn check_full_disks(machines: &Machines, master: &str, node: &str) {
     // `--force`.
     let much = machines.try_mrctl(&["chaos", "fill-disk", &machines.node(2), "--cluster", "mycluster"]);
     assert!(much.code == 1 && much.stderr.contains("--force"), "{}{}", much.stdout, much.stderr);
+}
+
+/// Waits until all six masters vote and lack nothing.
+fn await_masters(machines: &Machines) -> Value {
+    eventually("all masters have everything", || {
+        let ran = machines.try_mrctl(&["masters", "--json"]);
+        let all: Value = serde_json::from_str(&ran.stdout).ok()?;
+        let list = all["masters"].as_array()?;
+        let is_complete = |one: &Value| one["votes"] == true && one["lag"] == 0;
+        (all["serves"] == true && list.len() == 6 && list.iter().all(is_complete)).then_some(all)
+    })
+}
+
+#[test]
+fn cluster_with_three_masters_survives_the_loss_of_the_one_that_leads() {
+    let Some(machines) = Machines::prepare_with("fg", 31, 3, &["r1", "r1"], 2) else { return };
+    let [first, second] = [1, 2].map(|at| machines.node(at));
+    machines.up();
+    await_masters(&machines);
+    let statuses = machines.json(&["cluster", "status", "--cluster", "mycluster"]);
+    let reported = |daemon: usize, role: &str| {
+        let hosts = statuses.as_array().unwrap().iter();
+        hosts.filter(|host| host["daemons"][daemon]["reported"] == role).count()
+    };
+    for daemon in [0, 1] {
+        assert_eq!((reported(daemon, "leader"), reported(daemon, "follower")), (1, 2), "{statuses}");
+    }
+    machines.mrctl(&["fs", "mkdir", "/lab"]);
+    machines.mrctl(&["fs", "chown", "admin", "/lab"]);
+    let rows = ["--conf", "rows=100000", "--conf", "maps=6"];
+    machines.mrctl(&[&["submit", "teragen", "--output", "/lab/gen"], &rows[..]].concat());
+    let sort = ["submit", "terasort", "--input", "/lab/gen", "--reduces", "4", "--output"];
+    machines.mrctl(&[&sort[..], &["/lab/calm"]].concat());
+    let calm = machines.sums("/lab/calm");
+
+    // The first machine leads both groups, and dies while a job runs.
+    machines.mrctl(&["masters", "transfer", "10.77.31.1:9400"]);
+    machines.mrctl(&["masters", "transfer", "10.77.31.1:9500", "--daemon", "jobtracker"]);
+    let slow = ["/lab/sorted", "--conf", "pace.map=500KiB", "--detach"];
+    let id = machines.json(&[&sort[..], &slow[..]].concat())["job"].as_str().unwrap().to_owned();
+    eventually("a map is done", || {
+        (machines.json(&["job", &id])["maps"]["done"].as_u64()? >= 1).then_some(())
+    });
+    machines.mrctl(&["chaos", "kill", &first, "--cluster", "mycluster"]);
+    let killed = Instant::now();
+    machines.mrctl(&["fs", "mkdir", "/lab/after"]);
+    println!("a folder was created {:.1} s after kill -9 of both leaders", killed.elapsed().as_secs_f64());
+    let over = machines.mrctl(&["job", &id, "--follow"]);
+    assert!(over.contains("succeeded"), "{over}");
+    assert_eq!(machines.sums("/lab/sorted"), calm, "the output differs from an undisturbed run");
+    assert_eq!(machines.try_mrctl(&["cluster", "status", "--cluster", "mycluster"]).code, 1);
+    let refused = machines.try_mrctl(&["cluster", "restart", "--cluster", "mycluster"]);
+    assert!(refused.code == 1 && refused.stderr.contains("10.77.31.1:9400"), "{}", refused.stderr);
+
+    // It comes back without its disk: the operator confirms that, and it gets everything.
+    let data = machines.path(&first).join("data");
+    fs::rename(data.join("namenode"), data.join("lost")).unwrap();
+    let up = machines.try_mrctl(&["cluster", "up", "--cluster", "mycluster"]);
+    assert!(
+        up.code == 1 && up.stderr.contains("or let it get everything from the other masters"),
+        "{}",
+        up.stderr
+    );
+    machines.cluster(&["up", "--format", &first]);
+    await_masters(&machines);
+    machines.cluster(&["up"]);
+
+    // All masters are restarted while clients work, and then the nodes, too.
+    let file = machines.path("file");
+    fs::write(&file, "some bytes").unwrap();
+    machines.mrctl(&["fs", "mkdir", "/lab/load"]);
+    let mut restarted = String::new();
+    let work = while_clients_work(
+        |args| machines.try_mrctl(args),
+        &file,
+        "/lab/load",
+        || restarted = machines.cluster(&["restart"]),
+    );
+    println!("created, read, submitted during a restart of three machines: {work:?}");
+    assert_eq!(restarted.matches("namenode running").count(), 3, "{restarted}");
+    let before = machines.json(&["cluster", "status", "--cluster", "mycluster"]);
+    machines.cluster(&["upgrade"]);
+    let after = machines.json(&["cluster", "status", "--cluster", "mycluster"]);
+    for (was, is) in before.as_array().unwrap().iter().zip(after.as_array().unwrap()) {
+        assert_ne!(was["daemons"][0]["pid"], is["daemons"][0]["pid"], "{after}");
+    }
+
+    machines.cluster(&["down"]);
+    assert!(machines.processes().is_empty(), "{:?}", machines.processes());
+    machines.cluster(&["up"]);
+    await_masters(&machines);
+    machines.mrctl(&["chaos", "kill", &second, "--cluster", "mycluster"]);
+    assert_eq!(machines.sums("/lab/sorted"), calm);
+    machines.mrctl(&["fs", "ls", "/lab/after"]);
 }

@@ -1,7 +1,7 @@
 //! `mrctl up --masters 3`: groups of NameNodes and of `JobTrackers` lose members, their leaders, and their
 //! majority.
 
-use fermata_tests::{Cluster, TIMEOUT, Up, eventually};
+use fermata_tests::{Cluster, TIMEOUT, Up, eventually, load::while_clients_work};
 use serde_json::Value;
 use std::{
     fs,
@@ -761,4 +761,49 @@ fn submissions_are_accepted_soon_after_the_loss_of_both_leaders() {
     took.sort();
     println!("accepted after {took:?}: median {:?}, worst {:?}", took[took.len() / 2], took[took.len() - 1]);
     assert!(*took.last().unwrap() < SUBMITS_WITHIN, "{took:?}");
+}
+
+#[test]
+fn masters_are_restarted_one_after_the_other_without_a_failed_request() {
+    let cluster = Cluster::up(Up { nodes: 2, masters: 3, ..Up::default() });
+    await_all(&cluster);
+    let before = await_all_of(&cluster, "jobtracker");
+    let leaders = [leader(&cluster), leader_of(&cluster, "jobtracker")];
+    fs::write(cluster.path("file"), "some bytes").unwrap();
+    cluster.mrctl(&["fs", "mkdir", "/load"]);
+    let mut restarted = String::new();
+    let work = while_clients_work(
+        |args| cluster.try_mrctl(args),
+        &cluster.path("file"),
+        "/load",
+        || restarted = cluster.mrctl(&["masters", "restart"]),
+    );
+    println!("created, read, submitted during a restart of six masters: {work:?}");
+    let names: Vec<&str> = restarted.lines().filter_map(|line| line.strip_prefix("restarted ")).collect();
+    assert_eq!(names.len(), 6, "{restarted}");
+    let after = await_all_of(&cluster, "jobtracker");
+    for (daemon, leader) in ["namenode", "jobtracker"].into_iter().zip(&leaders) {
+        let epoch = |all: &Value| of_kind(all, daemon)[0]["epoch"].as_u64().unwrap();
+        assert!(epoch(&after) > epoch(&before), "{daemon}: {after}");
+        // On a busy machine there may be elections besides.
+        if epoch(&after) == epoch(&before) + 1 {
+            let last = names.iter().rfind(|name| name.starts_with(daemon)).unwrap();
+            assert_eq!(last, leader, "the one that leads is the last: {restarted}");
+        }
+    }
+    eventually("all jobs succeed", || {
+        let jobs = cluster.json(&["jobs"]);
+        let jobs = jobs.as_array()?;
+        assert_eq!(jobs.len(), work[2].count);
+        jobs.iter().all(|job| job["state"] == "succeeded").then_some(())
+    });
+    let listed = cluster.mrctl(&["fs", "ls", "/load/created-*"]);
+    assert_eq!(listed.matches("/load/created-").count(), work[0].count, "{listed}");
+
+    // With a master that is down, nothing is restarted.
+    cluster.mrctl(&["chaos", "kill", "namenode2"]);
+    let refused = cluster.refused(1, &["masters", "restart"]);
+    assert!(refused.contains("refused the connection"), "{refused}");
+    cluster.mrctl(&["up"]);
+    cluster.mrctl(&["down"]);
 }

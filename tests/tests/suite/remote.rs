@@ -207,7 +207,7 @@ fn check_frozen_daemon_is_not_running(pair: &Pair) {
 fn check_machine_is_removed(pair: &Pair) {
     for (node, words) in [
         ("n", "n is still running: drain it first with `mrctl cluster drain n`"),
-        ("m", "m is the master"),
+        ("m", "m is a master"),
         ("x", "no machine x"),
     ] {
         let ran = pair.run_for("mycluster", &["remove", node]);
@@ -218,7 +218,7 @@ fn check_machine_is_removed(pair: &Pair) {
     let status = pair.run_ok(&["status"]);
     assert!(!status.contains("n: "), "{status}");
     let added = pair.run_for("mycluster", &["add", "m"]);
-    assert!(added.code == 2 && added.stderr.contains("m is the master"), "{}", added.stderr);
+    assert!(added.code == 2 && added.stderr.contains("m is a master"), "{}", added.stderr);
 }
 
 #[test]
@@ -279,4 +279,75 @@ fn purge_does_not_touch_folders_of_others() {
     for name in ["current", "tmp", "logs", "VERSION"] {
         assert!(foreign.join(name).exists(), "{name} is gone");
     }
+}
+
+/// A cluster of one master gets two more, at other addresses of this machine, and then loses the first.
+#[test]
+fn one_master_becomes_three_when_more_machines_are_listed() {
+    let pair = Pair::new();
+    pair.run_ok(&["up"]);
+    let mrctl = |args: &[&str]| {
+        let mut command = Command::new(binaries().join("mrctl"));
+        command.args(["--config", "mycluster/fermata.toml"]).args(args).current_dir(pair.folder.path());
+        Ran::from(command.output().unwrap())
+    };
+    let local = pair.path("file");
+    fs::write(&local, "some bytes").unwrap();
+    let put = mrctl(&["fs", "put", local.to_str().unwrap(), "/file"]);
+    assert_eq!(put.code, 0, "{}", put.stderr);
+    pair.run_ok(&["down"]);
+
+    let (hosts, file) = (pair.path("mycluster/hosts"), pair.path("mycluster/fermata.toml"));
+    let listed = fs::read_to_string(&hosts).unwrap() + "m2 master addr=127.0.0.2\nm3 master addr=127.0.0.3\n";
+    fs::write(&hosts, listed).unwrap();
+    let refused = pair.run_for("mycluster", &["up"]);
+    assert!(refused.code == 2 && refused.stderr.contains("list the same machines"), "{}", refused.stderr);
+    let mut settings: toml::Table = fs::read_to_string(&file).unwrap().parse().unwrap();
+    let cluster = settings["cluster"].as_table_mut().unwrap();
+    let others: Vec<String> = ["namenode", "jobtracker"]
+        .into_iter()
+        .map(|daemon| {
+            let first = cluster[daemon].as_str().unwrap().to_owned();
+            let all = [1, 2, 3].map(|at| first.replace("127.0.0.1", &format!("127.0.0.{at}")));
+            cluster.insert(daemon.into(), all.to_vec().into());
+            first
+        })
+        .collect();
+    fs::write(&file, settings.to_string()).unwrap();
+    pair.run_ok(&["up"]);
+    let masters = mrctl(&["masters"]);
+    assert!(masters.stdout.contains("3 of 3 NameNodes are up"), "{}{}", masters.stdout, masters.stderr);
+    assert!(masters.stdout.contains("3 of 3 JobTrackers are up"), "{}", masters.stdout);
+    let kill = mrctl(&["chaos", "kill", "m", "--cluster", "mycluster"]);
+    assert_eq!(kill.code, 0, "{}", kill.stderr);
+    assert_eq!(mrctl(&["fs", "cat", "/file"]).stdout, "some bytes");
+    let masters = mrctl(&["masters"]).stdout;
+    assert!(others.iter().all(|first| masters.contains(&format!("{first} refused"))), "{masters}");
+    pair.run_ok(&["down", "--purge"]);
+    assert!(!pair.path("m2").exists());
+}
+
+#[test]
+fn masters_of_a_new_cluster_are_an_odd_number_of_machines() {
+    let pair = Pair::new();
+    let refused = |masters: &[&str], words: &str| {
+        let masters: Vec<&str> = masters.iter().flat_map(|master| ["--master", master]).collect();
+        let ran = pair.run(&[&["init", "z1"], &masters[..]].concat());
+        assert!(ran.code == 2 && ran.stderr.contains(words), "{masters:?}: {} {}", ran.code, ran.stderr);
+        assert!(!pair.path("z1").exists());
+    };
+    refused(&["a", "b"], "give --master 1, 3 or 5 times");
+    refused(&["a", "b", "a"], "masters a and a have the address a");
+    refused(&["a", "b=10.0.0.1", "c=10.0.0.1"], "masters b and c have the address 10.0.0.1");
+    let made = pair.run(&["init", "z1", "--master", "a", "--master", "b=10.0.0.2", "--master", "c"]);
+    assert_eq!(made.code, 0, "{}", made.stderr);
+    let settings = fs::read_to_string(pair.path("z1/fermata.toml")).unwrap();
+    assert!(settings.contains("namenode = [\"a:9400\", \"10.0.0.2:9400\", \"c:9400\"]"), "{settings}");
+    assert!(settings.contains("jobtracker = [\"a:9500\", \"10.0.0.2:9500\", \"c:9500\"]"), "{settings}");
+    let hosts = fs::read_to_string(pair.path("z1/hosts")).unwrap();
+    assert!(hosts.ends_with("a master\nb master addr=10.0.0.2\nc master\n"), "{hosts}");
+    let user = pair.run(&["user", "ann", "--cluster", "z1", "--out", "ann"]);
+    assert_eq!(user.code, 0, "{}", user.stderr);
+    let settings = fs::read_to_string(pair.path("ann/fermata.toml")).unwrap();
+    assert!(settings.contains("namenode = \"a:9400,10.0.0.2:9400,c:9400\""), "{settings}");
 }

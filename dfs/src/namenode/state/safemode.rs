@@ -155,18 +155,25 @@ impl State {
         }
     }
 
+    /// Returns what is missing of the blocks that this NameNode waits for after its start; `None` if it
+    /// does not wait.
+    pub fn waits_for_blocks(&self) -> Option<String> {
+        let (seen, needed) = (self.good.len() as u64, blocks_needed(&self.settings, &self.namespace));
+        let total = self.namespace.committed_blocks();
+        let (nodes, min) = (self.reported_nodes(), self.settings.safemode_nodes_min);
+        let too_few = if nodes < min { format!(", and {nodes} of {min} DataNodes") } else { String::new() };
+        let missing = || format!("{seen} of {total} blocks reported, {needed} needed{too_few}");
+        self.safemode.waiting.then(missing)
+    }
+
     /// Returns whether safemode is on, and why. If safemode is off, the reason may contain
     /// warnings.
     pub fn safemode(&self) -> SafemodeStatus {
         let (seen, needed) = (self.good.len() as u64, blocks_needed(&self.settings, &self.namespace));
         let mut reasons = Vec::new();
-        if self.safemode.waiting {
-            let total = self.namespace.committed_blocks();
-            let (nodes, min) = (self.reported_nodes(), self.settings.safemode_nodes_min);
-            let too_few =
-                if nodes < min { format!(", and {nodes} of {min} DataNodes") } else { String::new() };
+        if let Some(missing) = self.waits_for_blocks() {
             reasons.push(format!(
-                "{seen} of {total} blocks reported, {needed} needed{too_few}: {}; `mrctl fs safemode off` ends safemode at once",
+                "{missing}: {}; `mrctl fs safemode off` ends safemode at once",
                 self.missing_nodes_advice()
             ));
         }

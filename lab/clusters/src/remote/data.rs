@@ -20,8 +20,11 @@ const MARK_FILE: &str = "CLUSTER";
 
 /// For a master: the file that exists in every data folder in use, and the names of all files that
 /// the daemon may create in a data folder, separated by spaces.
-const MASTER_FILES: (&str, &str) =
-    ("VERSION", "LOCK VERSION VERSION.tmp NEW NEW.tmp RECOVERING RECOVERING.tmp edits journal history");
+const MASTER_FILES: (&str, &str) = (
+    "VERSION",
+    "LOCK VERSION VERSION.tmp NEW NEW.tmp RECOVERING RECOVERING.tmp LEFT-GROUP LEFT-GROUP.tmp edits edits.replaced-* \
+                 journal journal.replaced-* history",
+);
 /// Like [`MASTER_FILES`], for a DataNode.
 const DATANODE_FILES: (&str, &str) =
     ("VERSION", "LOCK VERSION VERSION.tmp VOLUMES NEW local.sock current tmp bad");

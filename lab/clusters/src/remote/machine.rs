@@ -81,10 +81,27 @@ pub struct Machine {
     pub formatted: Vec<&'static str>,
     /// Whether the operator has confirmed that empty data folders are new (`--format`).
     pub format: bool,
+    /// Its masters as members of groups; empty for a node and for the only master.
+    pub members: Vec<Member>,
+}
+
+/// A master as a member of its group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// `namenode` or `jobtracker`.
+    pub daemon: &'static str,
+    /// Its ID.
+    pub id: usize,
+    /// Where clients and the other members reach it.
+    pub address: String,
+    /// The addresses of the others.
+    pub others: Vec<String>,
+    /// Whether it forms the group, which the others join with empty folders.
+    pub is_founder: bool,
 }
 
 /// States reported by masters that need no attention.
-const HEALTHY_STATES: [&str; 4] = ["up", "live", "draining", "drained"];
+const HEALTHY_STATES: [&str; 6] = ["up", "leader", "follower", "live", "draining", "drained"];
 
 /// The state of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -99,7 +116,8 @@ pub struct DaemonStatus {
     pub addr: Option<String>,
     /// Whether the settings or programs have changed since its start.
     pub outdated: bool,
-    /// The state that its master reports, if it was queried; for a master, whether it is up.
+    /// The state that its master reports, if it was queried; for a master, whether it is up, or its role in
+    /// its group.
     pub reported: Option<String>,
 }
 
@@ -229,7 +247,21 @@ impl Machine {
                 flags.push(format!("--listen {addr}:{port}"));
             }
         }
+        if let Some(Member { id, address, others, is_founder, .. }) = self.member(daemon) {
+            flags.push(format!("--member {id} --advertise {address}"));
+            if addr != name {
+                flags.push(format!("--listen {address}"));
+            }
+            if !is_founder {
+                flags.push(format!("--join {}", others.join(",")));
+            }
+        }
         flags.join(" ")
+    }
+
+    /// Returns a master of this machine as a member of its group; `None` if it has no group.
+    pub fn member(&self, daemon: &str) -> Option<&Member> {
+        self.members.iter().find(|member| member.daemon == daemon)
     }
 
     /// Returns a branch of the start script that refuses empty data folders if they had data
@@ -241,6 +273,7 @@ impl Machine {
         let (dirs, empty, name) =
             (self.data.of_daemon(daemon).join(" and "), self.data.emptiness_test(daemon), self.name());
         let lost = match daemon {
+            _ if self.member(daemon).is_some() => "or let it get everything from the other masters",
             "namenode" => "restore the folder from a backup, or give up all files of the cluster",
             "jobtracker" => "restore the folder from a backup, or give up all jobs",
             _ => "or start with empty disks",

@@ -4,12 +4,13 @@
 //! empty folder means a lost or unmounted disk.
 
 use super::{
-    DataDirs, Host, Hosts, Machine, MachineRole, Package, Programs, Shell, check_host, on_all,
+    DataDirs, Host, Hosts, Machine, MachineRole, Member, Package, Programs, Shell, check_host, on_all,
     shell::check_remote_path,
 };
 use crate::locate::Target;
 use anyhow::{Context, Result};
 use daemon::{
+    MasterAddrs,
     config::Config,
     files::{USUAL, replace},
 };
@@ -131,6 +132,7 @@ impl Fleet {
         let hosts = Hosts::load(&hosts_file)?;
         let is_subset = is_subset(&hosts, &own_file);
         let config = Config::load(Some(&cluster.join("fermata.toml")))?;
+        check_masters(&hosts, &config)?;
         let (ports, data) = (ports(&config)?, DataDirs::of(&config)?);
         let (mark, formatted) = (cluster_id(&cluster)?, read_formatted_list(&cluster)?);
         // Machines may share a file system (network namespaces in a test), so their folders must
@@ -141,10 +143,45 @@ impl Fleet {
             let data = data.on_machine(&dir, &host.name);
             let formatted = formatted_daemons(&formatted, &host);
             let (shell, cluster) = (shell.clone(), mark.clone());
-            Machine { bin, dir, host, shell, cluster, ports, data, formatted, format: false }
+            let members = members(&host, &config);
+            Machine { bin, dir, host, shell, cluster, ports, data, formatted, format: false, members }
         };
         let machines = hosts.all.into_iter().map(machine).collect();
-        Ok(Self { machines, hosts_file, cluster, stored_flags, is_subset })
+        let mut fleet = Self { machines, hosts_file, cluster, stored_flags, is_subset };
+        fleet.declare_new(&[])?;
+        Ok(fleet)
+    }
+
+    /// Accepts that the data folders of these machines are empty. The first master forms a group if no
+    /// other one has data of its daemon; otherwise it joins the others if its folder is empty.
+    pub fn declare_new(&mut self, names: &[String]) -> Result<()> {
+        let formatted = read_formatted_list(&self.cluster)?;
+        let has_data = |name: &str, daemon: &str| {
+            let with_data = formatted.iter().filter_map(|line| line.split_once(' '));
+            with_data
+                .filter(|(host, _)| *host != name && !names.iter().any(|new| new == host))
+                .any(|(_, with_data)| with_data == daemon)
+        };
+        for machine in &mut self.machines {
+            let Machine { host, format, members, .. } = machine;
+            *format = names.contains(&host.name);
+            for member in members {
+                member.is_founder = member.id == 1 && !has_data(&host.name, member.daemon);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the masters in the order of their first start: the one that forms a group of which no
+    /// member has data must be ready before the others, which join it.
+    pub fn masters_to_start(&self) -> Vec<Vec<&Machine>> {
+        let forms = |machine: &&Machine| {
+            machine.members.iter().any(|member| {
+                member.is_founder && (machine.format || !machine.formatted.contains(&member.daemon))
+            })
+        };
+        let (founders, others) = self.with_role(MachineRole::Master).into_iter().partition(forms);
+        [founders, others].into_iter().filter(|stage: &Vec<_>| !stage.is_empty()).collect()
     }
 
     /// Stores the flags. A hosts file with a subset of the machines applies to one command only.
@@ -265,6 +302,51 @@ fn read_formatted_list(cluster: &Path) -> Result<BTreeSet<String>> {
     }
 }
 
+/// Checks that the masters of several are those of the settings.
+fn check_masters(hosts: &Hosts, config: &Config) -> Result<()> {
+    let masters = hosts.all.iter().filter(|host| host.role == MachineRole::Master).count();
+    let cluster = &config.cluster;
+    for (key, addrs) in [("namenode", &cluster.namenode), ("jobtracker", &cluster.jobtracker)] {
+        if masters > addrs.len() {
+            return Err(Usage(format!(
+                "the hosts file has {masters} masters, and cluster.{key} in fermata.toml {}: list the same machines",
+                addrs.len()
+            ))
+            .into());
+        }
+        for host in hosts.all.iter().filter(|host| host.role == MachineRole::Master && addrs.len() > 1) {
+            if address_of(host, addrs).is_none() {
+                let Host { name, addr, .. } = host;
+                return Err(Usage(format!(
+                    "{name} is a master in the hosts file, and {addr} is not in cluster.{key} of fermata.toml ({addrs}): list the \
+                     same machines"
+                ))
+                .into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the position and the address of a master in a setting.
+fn address_of<'a>(host: &Host, addrs: &'a MasterAddrs) -> Option<(usize, &'a String)> {
+    let is_it = |addr: &String| addr.rsplit_once(':').is_some_and(|(place, _)| place == host.addr);
+    addrs.iter().enumerate().find(|(_, addr)| is_it(addr))
+}
+
+/// Returns the masters of a machine as members of their groups; none if there is one master.
+fn members(host: &Host, config: &Config) -> Vec<Member> {
+    let cluster = &config.cluster;
+    let all = [("namenode", &cluster.namenode), ("jobtracker", &cluster.jobtracker)];
+    let groups = all.into_iter().filter(|(_, addrs)| host.role == MachineRole::Master && addrs.len() > 1);
+    let member = |(daemon, addrs): (&'static str, &MasterAddrs)| {
+        let (at, address) = address_of(host, addrs)?;
+        let others = addrs.iter().filter(|addr| *addr != address).cloned().collect();
+        Some(Member { daemon, id: at + 1, address: address.clone(), others, is_founder: false })
+    };
+    groups.filter_map(member).collect()
+}
+
 fn ports(config: &Config) -> Result<[u16; 2]> {
     let port = |addr: &str| -> Result<u16> {
         let port = addr.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
@@ -294,6 +376,7 @@ mod tests {
             data: DataDirs::of(&Config::default()).unwrap().on_machine(&dir, "n1"),
             formatted: vec![],
             format: false,
+            members: vec![],
             host: host.clone(),
             dir,
         };
@@ -312,5 +395,43 @@ mod tests {
         // The format of earlier builds.
         fs::write(formatted_list_path(space.path()), "n1\n").unwrap();
         assert_eq!(recorded(), ["datanode", "tasktracker"]);
+    }
+
+    #[test]
+    fn first_master_forms_the_groups_only_if_no_other_one_has_data() {
+        let space = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(space.path().join(name), text).unwrap();
+        let list = |port| ["a", "b", "c"].map(|host| format!("\"{host}:{port}\"")).join(", ");
+        let settings = format!("[cluster]\nnamenode = [{}]\njobtracker = [{}]\n", list(9400), list(9500));
+        write("fermata.toml", &settings);
+        write("hosts", "a master\nb master\nc master\nn node\n");
+        // The stages of a start, and the machines whose masters form a group.
+        let start = |with_data: &[&str], new: &[&str]| {
+            let lines = with_data.iter().map(|host| format!("{host} namenode\n{host} jobtracker\n"));
+            write("formatted", &lines.collect::<String>());
+            let mut fleet = Fleet::of(&Reach::of(space.path())).unwrap();
+            fleet.declare_new(&new.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap();
+            let name = |machine: &&Machine| machine.host.name.clone();
+            let stages = fleet.masters_to_start();
+            let stages = stages.iter().map(|stage| stage.iter().map(name).collect::<String>());
+            let forms = |machine: &&Machine| machine.members.iter().all(|one| one.is_founder);
+            let founders =
+                fleet.with_role(MachineRole::Master).into_iter().filter(forms).map(|one| name(&one));
+            (stages.collect::<Vec<_>>().join(" "), founders.collect::<String>())
+        };
+        let expected = |stages: &str, founders: &str| (stages.to_owned(), founders.to_owned());
+        assert_eq!(start(&[], &[]), expected("a bc", "a"));
+        assert_eq!(start(&["a"], &[]), expected("abc", "a"));
+        assert_eq!(start(&["a", "b", "c"], &[]), expected("abc", ""));
+        assert_eq!(start(&["a", "b", "c"], &["a"]), expected("abc", ""), "its disk is new");
+        assert_eq!(start(&["b"], &[]), expected("abc", ""), "it was never started");
+        assert_eq!(start(&["a", "b", "c"], &["a", "b", "c"]), expected("a bc", "a"), "all disks are new");
+
+        write("hosts", "a master\nd master\n");
+        let refused = Fleet::of(&Reach::of(space.path())).err().unwrap().to_string();
+        assert!(
+            refused.contains("d is a master in the hosts file, and d is not in cluster.namenode"),
+            "{refused}"
+        );
     }
 }

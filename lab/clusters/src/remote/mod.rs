@@ -21,7 +21,7 @@ mod shell;
 
 pub use data::DataDirs;
 pub use hosts::{Host, Hosts, MachineRole, check_addr, check_host};
-pub use machine::{DaemonStatus, Machine};
+pub use machine::{DaemonStatus, Machine, Member};
 pub use machines::{Fleet, Reach, write_cluster_id};
 pub use package::{Package, Programs, revoked_list};
 pub use shell::Shell;

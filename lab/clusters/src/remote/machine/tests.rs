@@ -47,6 +47,7 @@ fn machine(dir: &Path, shell: Shell) -> Machine {
         data,
         formatted: vec![],
         format: false,
+        members: vec![],
     }
 }
 
