@@ -51,7 +51,13 @@ pub(super) struct Translated {
     pub(super) submission: Submission,
     /// Messages about properties without effect.
     pub(super) warnings: Vec<String>,
+    /// The number of lines of the input that each map gets, with `NLineInputFormat`.
+    pub(super) lines_per_map: Option<usize>,
 }
+
+/// The property with the lines of each map, for `NLineInputFormat`, and its older name.
+const LINES_PER_MAP: [&str; 2] =
+    ["mapreduce.input.lineinputformat.linespermap", "mapred.line.input.format.linespermap"];
 
 /// Returns a usage error.
 fn usage<T>(text: impl Into<String>) -> Result<T> {
@@ -166,7 +172,9 @@ impl Request {
             job.add_property(name, value)?;
         }
         job.choose(self.partitioner.as_deref(), self.input_format.as_deref(), self.output_format.as_deref())?;
-        let Translation { mut submission, warnings, partitioner, comparator, discards_output, .. } = job;
+        let Translation {
+            mut submission, warnings, partitioner, comparator, discards_output, by_lines, ..
+        } = job;
         if let Some(number) = &self.reduces {
             submission.reduces = number_of_reduces(number)?;
         }
@@ -192,7 +200,17 @@ impl Request {
         let json =
             serde_json::to_string(&environment).context("the environment cannot be written as JSON")?;
         submission.conf.insert(streaming::ENVIRONMENT.into(), json);
-        Ok(Translated { submission, warnings })
+        let lines_per_map = if by_lines { Some(self.lines_per_map()?) } else { None };
+        Ok(Translated { submission, warnings, lines_per_map })
+    }
+
+    fn lines_per_map(&self) -> Result<usize> {
+        let value = LINES_PER_MAP.iter().find_map(|name| Some((name, self.properties.get(*name)?)));
+        let Some((name, text)) = value else { return Ok(1) };
+        match text.trim().parse() {
+            Ok(lines) if lines > 0 => Ok(lines),
+            _ => usage(format!("-D {name}={text}: it must be a number of lines")),
+        }
     }
 
     /// Adds the commands of mapper, combiner and reducer.
@@ -260,6 +278,8 @@ struct Translation {
     /// Whether keys are sorted by fields.
     comparator: bool,
     discards_output: bool,
+    /// Whether each map gets a number of lines.
+    by_lines: bool,
 }
 
 impl Default for Translation {
@@ -273,6 +293,7 @@ impl Default for Translation {
             partitioner: false,
             comparator: false,
             discards_output: false,
+            by_lines: false,
         }
     }
 }
@@ -291,6 +312,9 @@ impl Translation {
     }
 
     fn add_property(&mut self, name: &str, value: &str) -> Result<()> {
+        if LINES_PER_MAP.contains(&name) {
+            return Ok(());
+        }
         let Some(meaning) = hadoop::meaning(name) else {
             ensure!(
                 !hadoop::is_hadoop_name(name),
@@ -359,9 +383,14 @@ impl Translation {
         match input_format.map(class) {
             None | Some("TextInputFormat" | "AutoInputFormat") => {}
             Some("KeyValueTextInputFormat") => self.set("input.format", "keyvalue", "-inputformat")?,
+            Some("NLineInputFormat") => {
+                self.by_lines = true;
+                // The mapper gets the offset of each line as its key.
+                self.set("input.format", "keyvalue", "-inputformat")?;
+            }
             Some(other) => {
                 return usage(format!(
-                    "-inputformat {other}: only TextInputFormat and KeyValueTextInputFormat have an equivalent"
+                    "-inputformat {other}: only TextInputFormat, KeyValueTextInputFormat and NLineInputFormat have an equivalent"
                 ));
             }
         }
@@ -527,6 +556,18 @@ mod tests {
         assert!(translated("-output /out -mapper cat").unwrap_err().to_string().contains("-input"));
         assert!(translated("-input /in -mapper cat").unwrap_err().to_string().contains("-output"));
         assert!(translated("-input /in -output /out").unwrap_err().to_string().contains("-mapper cat"));
+    }
+
+    #[test]
+    fn maps_may_get_numbers_of_lines() {
+        let format = format!("{PATHS} -inputformat org.apache.hadoop.mapred.lib.NLineInputFormat");
+        let job = translated(&format).unwrap();
+        assert_eq!((job.lines_per_map, job.submission.conf["input.format"].as_str()), (Some(1), "keyvalue"));
+        let job = translated(&format!("{format} -D mapred.line.input.format.linespermap=5")).unwrap();
+        assert_eq!(job.lines_per_map, Some(5));
+        let many = "-D mapreduce.input.lineinputformat.linespermap=0";
+        assert!(translated(&format!("{format} {many}")).unwrap_err().to_string().contains("linespermap=0"));
+        assert_eq!(translated(&format!("{PATHS} {many}")).unwrap().lines_per_map, None);
     }
 
     #[test]

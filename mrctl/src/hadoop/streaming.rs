@@ -11,7 +11,7 @@ use super::{
     path::{self, ClusterPath},
 };
 use crate::output::{self, Usage};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use client::{
     Error, JobTracker, Observer, Program, StagingFolder, Submission,
     model::{Attempt, Job},
@@ -25,10 +25,14 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 const STREAM_JOB: &str = "streaming.StreamJob";
 const JOB: &str = "mapreduce.Job";
+/// Largest file that is divided by lines.
+const LIST_BYTES_MAX: usize = 64 << 20;
+/// Maximum number of maps that get a number of lines.
+const LISTS_MAX: usize = 10_000;
 
 pub(super) async fn run(args: &[String], target: &Target, user: &str) -> Result<ExitCode> {
     let parsed = Request::parse(args).and_then(|request| Ok((request.translate(user)?, request)));
-    let (Translated { submission, warnings }, request) = match parsed {
+    let (Translated { submission, warnings, lines_per_map }, request) = match parsed {
         Ok(parsed) => parsed,
         Err(error) => return Ok(failed(&error, 1)),
     };
@@ -38,7 +42,8 @@ pub(super) async fn run(args: &[String], target: &Target, user: &str) -> Result<
     let tracker = target.jobtracker_as(None).await?;
     let client = target.connect_as(None).await?;
     let output = submission.output.clone();
-    let submitted = submit(&request.files, submission, target, &tracker, &client, user).await;
+    let needs = Needs { files: &request.files, lines_per_map, user };
+    let submitted = submit(needs, submission, target, &tracker, &client).await;
     let id = match submitted {
         Ok(id) => id,
         Err(error) => return Ok(failed(&error, exit_code(&error))),
@@ -84,21 +89,67 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     }
 }
 
+/// What has to be uploaded for a job.
+struct Needs<'a> {
+    files: &'a [SideFile],
+    /// The lines of the input that each map gets, if the input is divided by lines.
+    lines_per_map: Option<usize>,
+    user: &'a str,
+}
+
+/// Divides the input into files for one map each: `OFFSET TAB LINE` for each of its lines. Returns
+/// their paths. This format is for short lists of large work, which is read here.
+async fn divide(
+    inputs: &[String],
+    lines_per_map: usize,
+    staging: &mut StagingFolder<'_>,
+    client: &Client,
+) -> Result<Vec<String>> {
+    let mut paths = Vec::new();
+    for file in client.find_inputs(inputs, false, usize::MAX).await?.files {
+        let mut bytes = Vec::new();
+        let mut reader = client.open(&file.path).await?;
+        while let Some(piece) = reader.next().await? {
+            bytes.extend_from_slice(&piece);
+            ensure!(
+                bytes.len() <= LIST_BYTES_MAX,
+                Usage(format!("{}: a list of work has at most 64 MiB", file.path))
+            );
+        }
+        let (mut lines, mut offset) = (Vec::new(), 0);
+        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+            lines.push([format!("{offset}\t").as_bytes(), line].concat());
+            offset += line.len();
+        }
+        for of_map in lines.chunks(lines_per_map) {
+            ensure!(
+                paths.len() < LISTS_MAX,
+                Usage(format!("more than {LISTS_MAX} maps: give each map more lines"))
+            );
+            let name = format!("lines-{:05}", paths.len());
+            paths.push(staging.put_bytes(&name, of_map.concat()).await?);
+        }
+    }
+    Ok(paths)
+}
+
 /// Uploads the side files and submits the job.
 async fn submit(
-    files: &[SideFile],
+    needs: Needs<'_>,
     mut submission: Submission,
     target: &Target,
     tracker: &JobTracker,
     client: &Client,
-    user: &str,
 ) -> Result<String> {
     let program = Program::check(registry::STREAMING, &submission)?;
     let mut staging = StagingFolder::new(client);
     let submitting = async {
-        for file in files {
-            let staged = stage(file, &mut staging, client, user).await?;
+        for file in needs.files {
+            let staged = stage(file, &mut staging, client, needs.user).await?;
             submission.files.push(staged);
+        }
+        if let Some(lines) = needs.lines_per_map {
+            submission.inputs = divide(&submission.inputs, lines, &mut staging, client).await?;
         }
         program.stage(&mut submission, &mut staging, &target.cluster()?).await?;
         staging.add_to(&mut submission);

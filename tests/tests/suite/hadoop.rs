@@ -1,11 +1,7 @@
 //! The commands `hadoop`, `hdfs` and `mapred` of `mrctl hadoop-home`, called as programs call them,
 //! and mrjob from PyPI, which calls them itself.
 
-use fermata_tests::{
-    binaries,
-    cluster::{Cluster, Ran, Up},
-    skip,
-};
+use fermata_tests::{Cluster, QUICK, Ran, Up, binaries, skip};
 use std::{
     collections::BTreeMap,
     fs,
@@ -21,8 +17,10 @@ struct Hadoop {
 }
 
 impl Hadoop {
-    fn up(open: bool) -> Self {
-        let cluster = Cluster::up(Up { nodes: 2, open, ..Up::default() });
+    fn up() -> Self {
+        // The setup script of mrjob writes to /tmp, which a confined task does not have.
+        let settings = format!("{QUICK}[tasktracker]\ntask_writes = [\"/tmp\"]\n");
+        let cluster = Cluster::up(Up { nodes: 2, settings: &settings, ..Up::default() });
         let home = cluster.path("hadoop");
         let printed = cluster.mrctl(&["hadoop-home", "hadoop"]);
         assert_eq!(printed, format!("export HADOOP_HOME={}\n", home.display()));
@@ -83,7 +81,7 @@ impl Hadoop {
 
 #[test]
 fn files_are_shown_and_changed_as_by_hadoop() {
-    let hadoop = Hadoop::up(false);
+    let hadoop = Hadoop::up();
     assert!(hadoop.ok("hadoop version").starts_with("Hadoop 3."));
     let (one, two) = (hadoop.local("one", "first\n"), hadoop.local("two", "second\n"));
 
@@ -171,7 +169,7 @@ fn files_are_shown_and_changed_as_by_hadoop() {
 
 #[test]
 fn paths_without_a_slash_are_in_the_home_folder() {
-    let hadoop = Hadoop::up(false);
+    let hadoop = Hadoop::up();
     let file = hadoop.local("one", "first\n");
     hadoop.ok("hadoop fs -mkdir -p a/b");
     hadoop.ok(&format!("hadoop fs -put {file} a"));
@@ -183,7 +181,7 @@ fn paths_without_a_slash_are_in_the_home_folder() {
 
 #[test]
 fn streaming_jobs_take_the_options_of_hadoop() {
-    let hadoop = Hadoop::up(false);
+    let hadoop = Hadoop::up();
     let input = hadoop.local("in", "11.12.1.2\n11.14.2.3\n11.11.4.1\n11.12.1.1\n11.14.2.2\n");
     hadoop.ok(&format!("hadoop fs -put {input} /in"));
     let script = hadoop
@@ -266,7 +264,7 @@ fn streaming_jobs_take_the_options_of_hadoop() {
 
 #[test]
 fn aggregate_lazy_output_and_errors_are_those_of_hadoop() {
-    let hadoop = Hadoop::up(false);
+    let hadoop = Hadoop::up();
     let input =
         hadoop.local("in", "LongValueSum:a\t1\nLongValueMax:b\t7\nLongValueSum:a\t2\nUniqValueCount:c\tx\n");
     hadoop.ok(&format!("hadoop fs -put {input} /in/file"));
@@ -318,6 +316,22 @@ fn aggregate_lazy_output_and_errors_are_those_of_hadoop() {
         "{}",
         ran.stderr
     );
+    // Each map gets two lines, with their offsets.
+    let ran = run(&[
+        "-input",
+        "/in",
+        "-output",
+        "/lines",
+        "-inputformat",
+        "NLineInputFormat",
+        "-numReduceTasks",
+        "0",
+        "-D",
+        "mapreduce.input.lineinputformat.linespermap=2",
+    ]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(ran.stderr.contains("Launched map tasks=2"), "{}", ran.stderr);
+    assert!(hadoop.output("/lines").starts_with("0\tLongValueSum:a\t1\n17\tLongValueMax:b"));
     let ran = run(&["-input", "/in", "-output", "/new", "-numReduceTasks", "0"]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     assert_eq!(hadoop.output("/new").lines().count(), 4);
@@ -328,7 +342,7 @@ fn aggregate_lazy_output_and_errors_are_those_of_hadoop() {
 
 #[test]
 fn deleted_files_are_in_the_trash_until_they_expire() {
-    let settings = format!("{}[client]\ntrash_interval = \"1h\"\n", fermata_tests::cluster::QUICK);
+    let settings = format!("{QUICK}[client]\ntrash_interval = \"1h\"\n");
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, ..Up::default() });
     cluster.mrctl(&["fs", "mkdir", "-p", "/data"]);
     for name in ["/data/a", "/data/b", "/data/c"] {
@@ -448,8 +462,7 @@ fn results(text: &str) -> BTreeMap<String, String> {
 #[test]
 fn examples_of_mrjob_run_unchanged() {
     let Some(python) = python() else { return };
-    // The setup script of mrjob writes to /tmp, which a confined task does not have.
-    let hadoop = Hadoop::up(true);
+    let hadoop = Hadoop::up();
     let found = Command::new(python)
         .args(["-c", "import mrjob.examples; print(mrjob.examples.__path__[0])"])
         .output()
@@ -462,7 +475,7 @@ fn examples_of_mrjob_run_unchanged() {
         ran
     };
     let words = results(&run("mr_word_freq_count.py", &[]).stdout);
-    assert_eq!((words["\"the\""].as_str(), words["\"fox\""].as_str(), words.len()), ("3", "2", 11));
+    assert_eq!((words["\"the\""].as_str(), words["\"fox\""].as_str(), words.len()), ("3", "2", 10));
     assert_eq!(results(&run("mr_most_used_word.py", &[]).stdout).len(), 1);
     let counts = results(&run("mr_wc.py", &[]).stdout);
     assert_eq!((counts["\"lines\""].as_str(), counts["\"words\""].as_str()), ("3", "13"));
@@ -478,7 +491,7 @@ fn examples_of_mrjob_run_unchanged() {
 #[test]
 fn mrjob_gets_counters_sorted_values_side_files_and_failures() {
     let Some(python) = python() else { return };
-    let hadoop = Hadoop::up(true);
+    let hadoop = Hadoop::up();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/hadoop/jobs.py");
     let text = hadoop.local("text", "beta alpha bar\nant bat alpha\n");
     let table = hadoop.local("table.txt", "from the side file\n");

@@ -51,10 +51,10 @@ impl Function {
             }
             Self::DoubleSum(sum) => *sum += number::<f64>(value)?,
             Self::StringMax(max) if max.as_deref().is_none_or(|max| max < value) => {
-                *max = Some(value.to_vec())
+                *max = Some(value.to_vec());
             }
             Self::StringMin(min) if min.as_deref().is_none_or(|min| min > value) => {
-                *min = Some(value.to_vec())
+                *min = Some(value.to_vec());
             }
             Self::StringMax(_) | Self::StringMin(_) => {}
             Self::Unique(values) => *values.entry(value.to_vec()).or_default() += 1,
