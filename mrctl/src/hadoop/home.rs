@@ -17,7 +17,7 @@ use std::{
 /// The folder of `hadoop-streaming.jar`.
 const TOOLS: &str = "share/hadoop/tools/lib";
 
-/// Make a folder for programs that need Hadoop (HADOOP_HOME)
+/// Make a folder for programs that need an installation of Hadoop
 ///
 /// Its bin/hadoop, bin/hdfs and bin/mapred call this mrctl, for the cluster that is found now.
 #[derive(Debug, clap::Args)]

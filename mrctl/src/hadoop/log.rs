@@ -4,7 +4,7 @@
 use super::ids;
 use crate::output;
 use client::model::Job;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt::Write as _};
 use view::preempted;
 
 /// The group of the counters of the engine.
@@ -24,21 +24,21 @@ const NAMES: [(&str, &str, &str); 9] = [
 ];
 
 /// Prints a message of a class, such as `mapreduce.Job`.
-fn write(level: &str, class: &str, text: &str) {
+fn message(level: &str, class: &str, text: &str) {
     let now = output::now_ms();
     eprintln!("{},{:03} {level} {class}: {text}", output::time(now), now % 1000);
 }
 
 pub(super) fn info(class: &str, text: impl AsRef<str>) {
-    write("INFO", class, text.as_ref());
+    message("INFO", class, text.as_ref());
 }
 
 pub(super) fn warn(class: &str, text: impl AsRef<str>) {
-    write("WARN", class, text.as_ref());
+    message("WARN", class, text.as_ref());
 }
 
 pub(super) fn error(class: &str, text: impl AsRef<str>) {
-    write("ERROR", class, text.as_ref());
+    message("ERROR", class, text.as_ref());
 }
 
 /// Prints the progress of a job whenever a percentage changes.
@@ -96,9 +96,9 @@ pub(super) fn counters(job: &Job) -> String {
     let groups = grouped(job);
     let mut text = format!("Counters: {}", groups.values().map(BTreeMap::len).sum::<usize>());
     for (group, counters) in groups {
-        text += &format!("\n\t{group}");
+        let _ = write!(text, "\n\t{group}");
         for (name, value) in counters {
-            text += &format!("\n\t\t{name}={value}");
+            let _ = write!(text, "\n\t\t{name}={value}");
         }
     }
     text

@@ -17,7 +17,7 @@ mod streaming;
 use crate::output;
 use anyhow::Result;
 use clusters::locate::Target;
-use std::process::ExitCode;
+use std::{path::Path, process::ExitCode};
 
 /// The version of Hadoop whose commands these are.
 const VERSION: &str = "3.4.1";
@@ -44,8 +44,8 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     match (program.as_str(), command.as_str()) {
         (_, "version") => version(),
         ("hadoop", "fs" | "dfs") | ("hdfs", "dfs") => shell::run(rest, target, &user(target)?).await,
-        ("hadoop", "jar") => jar(rest, target).await,
-        ("mapred", "streaming") => streaming::run(rest, target, &user(target)?).await,
+        ("hadoop", "jar") => Box::pin(jar(rest, target)).await,
+        ("mapred", "streaming") => Box::pin(streaming::run(rest, target, &user(target)?)).await,
         ("hadoop" | "mapred", "job") => job::run(rest, target).await,
         (program, command) => Ok(unknown(program, command)),
     }
@@ -81,8 +81,9 @@ async fn jar(args: &[String], target: &Target) -> Result<ExitCode> {
         eprintln!("RunJar jarFile [mainClass] args...");
         return Ok(ExitCode::from(255));
     };
-    let name = jar.rsplit('/').next().unwrap_or(jar);
-    if !(name.contains("streaming") && name.ends_with(".jar")) {
+    let path = Path::new(jar);
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    if !(name.contains("streaming") && path.extension().is_some_and(|extension| extension == "jar")) {
         eprintln!(
             "Not a valid JAR: {jar}: Fermata runs no Java programs; only hadoop-streaming.jar has an equivalent"
         );
@@ -93,5 +94,5 @@ async fn jar(args: &[String], target: &Target) -> Result<ExitCode> {
         [class, rest @ ..] if class.ends_with("streaming.HadoopStreaming") => rest,
         rest => rest,
     };
-    streaming::run(rest, target, &user(target)?).await
+    Box::pin(streaming::run(rest, target, &user(target)?)).await
 }

@@ -1,5 +1,5 @@
 //! The commands `hadoop`, `hdfs` and `mapred` of `mrctl hadoop-home`, called as programs call them,
-//! and mrjob from PyPI, which calls them itself.
+//! and the Python package mrjob, which calls them itself.
 
 use fermata_tests::{Cluster, QUICK, Ran, Up, binaries, skip};
 use std::{

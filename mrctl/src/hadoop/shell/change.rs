@@ -224,13 +224,11 @@ impl Shell<'_> {
                 let Some(local) = path::local(source) else {
                     bail!(Usage(format!("{source} is not a local file")))
                 };
-                match tokio::fs::File::open(&local).await {
-                    Ok(file) => Box::new(file),
-                    Err(_) => {
-                        self.refuse(source, "No such file or directory");
-                        continue;
-                    }
-                }
+                let Ok(file) = tokio::fs::File::open(&local).await else {
+                    self.refuse(source, "No such file or directory");
+                    continue;
+                };
+                Box::new(file)
             };
             let mut writer = self.client.append(&to).await?;
             let mut buffer = vec![0; 1 << 20];

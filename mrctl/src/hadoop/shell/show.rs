@@ -80,7 +80,7 @@ fn describe(format: &str, status: &FileStatus) -> String {
             continue;
         }
         let permissions = output::permissions(status.is_dir, status.mode);
-        text += &match characters.next() {
+        let value = match characters.next() {
             Some('a') => format!("{:o}", status.mode),
             Some('A') => permissions[1..].to_owned(),
             Some('b') => status.length.to_string(),
@@ -98,6 +98,7 @@ fn describe(format: &str, status: &FileStatus) -> String {
             Some('%') | None => "%".into(),
             Some(other) => other.to_string(),
         };
+        text.push_str(&value);
     }
     text
 }
