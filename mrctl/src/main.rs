@@ -47,7 +47,6 @@ Get started:
 const HELP_FOOTER: &str = "\
 `mrctl COMMAND --help` shows examples and options; results as JSON: --json.
 Exit codes: 0 success; 1 failure; 2 usage error. `mrctl --version`: the version.
-
 The cluster is the first of: --namenode and --jobtracker; --config; one running
 in ./.fermata; ./fermata.toml; the nearest .fermata in a parent folder.";
 

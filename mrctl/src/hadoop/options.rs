@@ -12,7 +12,7 @@ use engine::{
     streaming::{self, fields},
 };
 use mrlib_api::hadoop::{self, Meaning};
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, ffi::OsStr, fmt::Write as _, path::Path};
 
 /// A job as the options describe it.
 #[derive(Debug, Default)]
@@ -28,8 +28,8 @@ pub(super) struct Request {
     reduces: Option<String>,
     environment: BTreeMap<String, String>,
     properties: BTreeMap<String, String>,
-    /// Side files.
-    pub(super) files: Vec<SideFile>,
+    files: Vec<SideFile>,
+    archives: Vec<SideFile>,
     /// Whether to delete empty files from the output.
     pub(super) lazy_output: bool,
     /// Whether to end when the job is submitted.
@@ -58,6 +58,11 @@ pub(super) struct Translated {
 /// The property with the lines of each map, for `NLineInputFormat`, and its older name.
 const LINES_PER_MAP: [&str; 2] =
     ["mapreduce.input.lineinputformat.linespermap", "mapred.line.input.format.linespermap"];
+
+/// Returns the name of an archive in the folder of a task, beside the folder with its contents.
+fn packed_name(archive: &SideFile) -> String {
+    format!("{}.packed", archive.name)
+}
 
 /// Returns a usage error.
 fn usage<T>(text: impl Into<String>) -> Result<T> {
@@ -144,11 +149,8 @@ impl Request {
             "-io" if matches!(value, "text" | "identifier_text") => {}
             // The folder of `mrctl hadoop-home` belongs to one cluster.
             "-fs" | "-dfs" | "-jt" | "-tokenCacheFile" => {}
-            "-archives" | "-cacheArchive" => {
-                return usage(format!(
-                    "{option} {value}: tasks do not unpack archives: send the archive with -files and unpack it in the mapper"
-                ));
-            }
+            "-archives" => self.archives.extend(SideFile::list(value)?),
+            "-cacheArchive" => self.archives.push(SideFile::parse(value)?),
             "-libjars" => return usage(format!("-libjars {value}: Fermata runs no Java classes")),
             "-inputreader" => {
                 return usage(format!("-inputreader {value}: there are no record readers in Java"));
@@ -162,6 +164,44 @@ impl Request {
             other => return usage(format!("Unrecognized option: {other}")),
         }
         Ok(())
+    }
+
+    /// Returns the files that every task finds in its working folder.
+    pub(super) fn side_files(&self) -> Vec<SideFile> {
+        let packed = |archive: &SideFile| SideFile { name: packed_name(archive), ..archive.clone() };
+        self.files.iter().cloned().chain(self.archives.iter().map(packed)).collect()
+    }
+
+    /// Returns a command that unpacks the archives, each into a folder with its name, and then
+    /// executes the given one. The mapper and the combiner of a task have the same working folder.
+    fn with_archives(&self, command: String) -> Result<String> {
+        if self.archives.is_empty() {
+            return Ok(command);
+        }
+        let mut script = String::new();
+        for archive in &self.archives {
+            let (name, packed) = (&archive.name, packed_name(archive));
+            let plain = |one: char| one.is_ascii_alphanumeric() || "._-+".contains(one);
+            if !name.chars().all(plain) || name.starts_with('-') {
+                return usage(format!(
+                    "archive {name}: write #NAME after it, with letters, digits, ., _, - and +"
+                ));
+            }
+            let unpack = match Path::new(&archive.source).extension().and_then(OsStr::to_str) {
+                Some("zip" | "jar") => {
+                    format!(
+                        "{{ unzip -q {packed} -d {name}.new || python3 -m zipfile -e {packed} {name}.new; }}"
+                    )
+                }
+                _ => format!("tar -xf {packed} -C {name}.new"),
+            };
+            let _ = write!(
+                script,
+                "test -d {name} || {{ mkdir {name}.new && {unpack} && mv {name}.new {name}; }} || exit 1; "
+            );
+        }
+        // Without the shell, the engine finds side files that are named without `./`.
+        Ok(format!("sh -c '{script}PATH=$PATH:$PWD exec \"$@\"' sh {command}"))
     }
 
     /// Translates the options for this user.
@@ -221,7 +261,9 @@ impl Request {
         match mapper {
             Some(Program::Identity) | None if !keys => return usage(identity),
             Some(Program::Identity) | None => submission.conf.insert(streaming::MAPPER.into(), "cat".into()),
-            Some(Program::Command(command)) => submission.conf.insert(streaming::MAPPER.into(), command),
+            Some(Program::Command(command)) => {
+                submission.conf.insert(streaming::MAPPER.into(), self.with_archives(command)?)
+            }
         };
         let no_reduces = self.reducer.as_deref() == Some("NONE");
         if no_reduces {
@@ -231,12 +273,14 @@ impl Request {
             return Ok(());
         }
         if let Some(Program::Command(command)) = self.program("-reducer", self.reducer.as_deref())? {
+            let command =
+                if command == streaming::AGGREGATE { command } else { self.with_archives(command)? };
             submission.conf.insert(streaming::REDUCER.into(), command);
         }
         if let Some(Program::Command(command)) = self.program("-combiner", self.combiner.as_deref())? {
             // The engine adds values itself.
             if command != streaming::AGGREGATE {
-                submission.conf.insert(streaming::COMBINER.into(), command);
+                submission.conf.insert(streaming::COMBINER.into(), self.with_archives(command)?);
             }
         }
         Ok(())
@@ -498,9 +542,9 @@ mod tests {
         assert_eq!((environment["user_own"].as_str(), environment["LC_ALL"].as_str()), ("x", "C"));
         assert_eq!(environment["mapred_reduce_tasks"], "3");
         assert_eq!(job.warnings.len(), 1);
-        let files = request("-files hdfs:///lib/a.py#b.py,c/d").unwrap().files;
+        let files = request("-files hdfs:///lib/a.py#b.py,c/d -archives e.tgz#f").unwrap().side_files();
         let file = |source: &str, name: &str| SideFile { source: source.into(), name: name.into() };
-        assert_eq!(files, [file("hdfs:///lib/a.py", "b.py"), file("c/d", "d")]);
+        assert_eq!(files, [file("hdfs:///lib/a.py", "b.py"), file("c/d", "d"), file("e.tgz", "f.packed")]);
     }
 
     #[test]
@@ -538,7 +582,8 @@ mod tests {
     fn what_has_no_equivalent_is_refused_by_name() {
         for (options, why) in [
             ("-libjars a.jar", "-libjars a.jar"),
-            ("-archives a.tgz", "-archives a.tgz"),
+            ("-archives a.tgz#b/c", "a.tgz#b/c"),
+            ("-archives a.tgz#b;c", "archive b;c"),
             ("-mapdebug x", "-mapdebug"),
             ("-inputformat org.x.SequenceFileInputFormat", "SequenceFileInputFormat"),
             ("-outputformat SequenceFileOutputFormat", "SequenceFileOutputFormat"),

@@ -42,7 +42,7 @@ pub(super) async fn run(args: &[String], target: &Target, user: &str) -> Result<
     let tracker = target.jobtracker_as(None).await?;
     let client = target.connect_as(None).await?;
     let output = submission.output.clone();
-    let needs = Needs { files: &request.files, lines_per_map, user };
+    let needs = Needs { files: &request.side_files(), lines_per_map, user };
     let submitted = submit(needs, submission, target, &tracker, &client).await;
     let id = match submitted {
         Ok(id) => id,

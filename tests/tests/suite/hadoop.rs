@@ -316,6 +316,24 @@ fn aggregate_lazy_output_and_errors_are_those_of_hadoop() {
         "{}",
         ran.stderr
     );
+    // An archive is a folder of each task.
+    fs::create_dir(hadoop.cluster.path("folder")).expect("our folder");
+    hadoop.local("folder/table", "from the archive\n");
+    let (archive, folder) = (hadoop.cluster.path("a.tar.gz"), hadoop.cluster.path("folder"));
+    let packed = Command::new("tar").arg("-czf").arg(&archive).arg("-C").arg(folder).arg("table").status();
+    assert!(packed.is_ok_and(|status| status.success()));
+    let ran = run(&[
+        "-input",
+        "/in",
+        "-output",
+        "/unpacked",
+        "-reducer",
+        "cat lib/table",
+        "-archives",
+        &format!("{}#lib", archive.display()),
+    ]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert_eq!(hadoop.output("/unpacked"), "from the archive\n");
     // Each map gets two lines, with their offsets.
     let ran = run(&[
         "-input",
