@@ -47,8 +47,12 @@ impl<'a> StagingFolder<'a> {
         let Some(name) = name.to_str() else {
             return Err(Error::Invalid(format!("{}: the name is not UTF-8: rename it", file.display())));
         };
-        let source = PutSource::File(file.to_owned());
-        let upload = self.put_as(name, source).await;
+        self.put_named(file, name).await
+    }
+
+    /// Uploads a local file under another name. Returns its path in the file system.
+    pub async fn put_named(&mut self, file: &Path, name: &str) -> Result<String> {
+        let upload = self.put_as(name, PutSource::File(file.to_owned())).await;
         let path = upload.map_err(|source| Error::Upload { file: file.to_owned(), source })?;
         Ok(path.to_string())
     }

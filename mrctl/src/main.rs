@@ -7,6 +7,7 @@
 
 mod command;
 mod fs;
+mod hadoop;
 mod job;
 mod output;
 
@@ -26,7 +27,7 @@ const HEADINGS: [(&str, &[&str]); 7] = [
         "Cluster",
         &["demo", "up", "down", "status", "health", "masters", "top", "web", "cluster", "backup", "restore"],
     ),
-    ("Files", &["fs"]),
+    ("Files", &["fs", "hadoop-home"]),
     ("Jobs", &["submit", "jobs", "job", "tasks", "logs", "counters", "history", "kill", "programs"]),
     ("Scheduling", &["why", "preempt", "resume", "schedulers", "shadow", "new"]),
     ("Nodes", &["nodes", "drain"]),
@@ -46,7 +47,6 @@ Get started:
 const HELP_FOOTER: &str = "\
 `mrctl COMMAND --help` shows examples and options; results as JSON: --json.
 Exit codes: 0 success; 1 failure; 2 usage error. `mrctl --version`: the version.
-
 The cluster is the first of: --namenode and --jobtracker; --config; one running
 in ./.fermata; ./fermata.toml; the nearest .fermata in a parent folder.";
 
@@ -88,6 +88,9 @@ enum Command {
     /// Work with files in the cluster
     #[command(subcommand, arg_required_else_help = true)]
     Fs(fs::FsCommand),
+    HadoopHome(hadoop::home::Args),
+    #[command(hide = true)]
+    Hadoop(hadoop::Args),
     Submit(job::submit::Args),
     Jobs(job::inspect::Jobs),
     Job(job::inspect::Show),
@@ -184,6 +187,8 @@ async fn run_command(cli: Cli) -> Result<ExitCode> {
         Command::Status(args) => command::status::run(&args).await,
         Command::Demo(args) => command::demo::run(args).await,
         Command::Fs(command) => fs::run(command, &cli.target).await,
+        Command::HadoopHome(args) => hadoop::home::run(&args, &cli.target),
+        Command::Hadoop(args) => Box::pin(hadoop::run(args, &cli.target)).await,
         Command::Submit(args) => job::submit::run(args, &cli.target).await,
         Command::Jobs(args) => job::inspect::jobs(args, &cli.target).await,
         Command::Job(args) => job::inspect::show(args, &cli.target).await,
@@ -385,8 +390,21 @@ mod tests {
             "fs get -r /a /b out --json",
             "fs cat /a/*",
             "fs tail -c 1KiB /a",
+            "fs head -n 3 /a",
+            "fs cp -rf /a /b",
+            "fs getmerge --newline /a b",
+            "fs find / --name '*.gz' --kind file --min-size 1KiB --json",
+            "fs test -f -s /a",
+            "fs count / --json",
+            "fs touch /a",
+            "fs chmod -R u+x,go-w /a",
+            "fs chmod -w /a",
+            "hadoop-home /tmp/hadoop",
+            "hadoop hadoop fs -ls -R --config x /",
             "fs mkdir -p /a/b",
             "fs rm -rf /a",
+            "fs rm --skip-trash /a",
+            "fs expunge --all",
             "fs mv /a /b /c",
             "fs stat --json /a",
             "fs du -s -h /a",

@@ -11,6 +11,7 @@ pub mod typed;
 #[cfg(feature = "run")]
 pub use engine::{local, partition, run};
 pub use mrlib_api::{
-    Conf, Context, Counter, Emit, IdentityReducer, InputFormat, Job, KeyOrder, Mapper, OutputFormat, Pair,
-    Partitioner, Reducer, StateBetweenKeys, TaskError, Values, error, settings, task_settings,
+    Conf, Context, Counter, Emit, IdentityReducer, InputFormat, Job, KeyFields, KeyOrder, Mapper,
+    OutputFormat, Pair, Partitioner, Reducer, StateBetweenKeys, TaskError, Values, error, settings,
+    task_settings,
 };

@@ -8,8 +8,8 @@ use types::JobId;
 
 /// Returns what a confined process may access: the folders of its attempt, or the folders of its
 /// job if `reuse` is set, which means that the process may run several attempts of the job.
-/// `resume_dirs` are the folders of the checkpoint to resume from, and `reads` are additional
-/// folders that every task may read.
+/// `resume_dirs` are the folders of the checkpoint to resume from. Every task may read `reads`, and
+/// write `writes`, too.
 pub(crate) fn confinement(
     disks: &Disks,
     job: JobId,
@@ -17,6 +17,7 @@ pub(crate) fn confinement(
     resume_dirs: &[String],
     reuse: bool,
     reads: &[PathBuf],
+    writes: &[PathBuf],
 ) -> Confinement {
     let text = |path: PathBuf| path.to_string_lossy().into_owned();
     let of_job = |part: &'static str| disks.job_subfolders(job, part);
@@ -24,13 +25,14 @@ pub(crate) fn confinement(
     // no attempt either.
     let make =
         |part| (0..disks.count()).filter_map(move |disk| disks.make_job_subfolder(disk, job, part).ok());
-    let writes: Vec<PathBuf> = if reuse {
+    let own_writes: Vec<PathBuf> = if reuse {
         ["work", "output", "checkpoints"].into_iter().flat_map(make).collect()
     } else {
         let outputs = work.outputs.iter().filter_map(|output| output.parent()).map(Path::to_owned);
         work.scratch.iter().chain(&work.checkpoint_dirs).cloned().chain(outputs).collect()
     };
-    let writes = writes.into_iter().map(text).chain(resume_dirs.iter().cloned());
+    let writes = own_writes.into_iter().chain(writes.iter().cloned());
+    let writes = writes.map(text).chain(resume_dirs.iter().cloned());
     // A reduce reads the map outputs of its job that are on this machine directly.
     let own = of_job("program").chain(of_job("files")).chain(make("output"));
     let reads = own.chain(reads.iter().cloned());

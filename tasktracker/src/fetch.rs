@@ -117,7 +117,7 @@ impl Fetcher {
     /// tracker.
     pub(crate) fn client_settings(&self) -> ClientSettings {
         let ms = |period: Period| period.0.as_millis() as u64;
-        let ClientConfig { deadline, connect_timeout, parallel_blocks, short_circuit } = self.config;
+        let ClientConfig { deadline, connect_timeout, parallel_blocks, short_circuit, .. } = self.config;
         ClientSettings {
             deadline_ms: ms(deadline),
             connect_timeout_ms: ms(connect_timeout),

@@ -330,6 +330,7 @@ fn make_driver(
         enforce_owners: config.security.permissions.is_on(config.security.is_closed()),
         confine: config.tasktracker.confine.is_on(config.security.is_closed()),
         reads: config.tasktracker.task_reads.clone(),
+        writes: config.tasktracker.task_writes.clone(),
         events,
     };
     let isolation_timeout = Some(config.tasktracker.isolation_timeout.0).filter(|set| !set.is_zero());

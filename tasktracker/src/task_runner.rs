@@ -57,6 +57,8 @@ pub(crate) struct TaskRunner {
     pub(crate) confine: bool,
     /// Additional folders that confined tasks may read.
     pub(crate) reads: Vec<PathBuf>,
+    /// Folders that confined tasks may write, in addition to their own.
+    pub(crate) writes: Vec<PathBuf>,
     /// Channel for events to the agent.
     pub(crate) events: mpsc::Sender<Event>,
 }
@@ -189,7 +191,8 @@ impl TaskRunner {
             checkpoints::set_checkpoint_locations(&mut start, work, resume_from, &self.shuffle_store);
         }
         start.confinement = self.confine.then(|| {
-            confine::confinement(&self.disks, attempt.job(), work, &start.resume_dirs, reuse, &self.reads)
+            let (reads, writes) = (&self.reads, &self.writes);
+            confine::confinement(&self.disks, attempt.job(), work, &start.resume_dirs, reuse, reads, writes)
         });
         start
     }

@@ -15,6 +15,8 @@ pub struct ClientConfig {
     pub parallel_blocks: usize,
     /// Whether blocks on this machine are read directly from their files.
     pub short_circuit: bool,
+    /// How long `mrctl fs rm` keeps deleted files in the trash of the user; 0 to delete them at once.
+    pub trash_interval: Period,
 }
 
 impl Default for ClientConfig {
@@ -24,6 +26,7 @@ impl Default for ClientConfig {
             connect_timeout: Period::secs(5),
             parallel_blocks: 2,
             short_circuit: true,
+            trash_interval: Period::secs(0),
         }
     }
 }

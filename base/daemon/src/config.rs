@@ -273,6 +273,8 @@ pub struct TaskTrackerConfig {
     pub confine: Choice,
     /// Folders that confined tasks may read and execute from, in addition to those of the system.
     pub task_reads: Vec<PathBuf>,
+    /// Folders that confined tasks may also write, such as `/tmp`. Tasks of all users share them.
+    pub task_writes: Vec<PathBuf>,
     /// Maximum number of processes and threads of a confined task.
     pub task_processes_max: u64,
     /// Number of attempts whose logs are kept.
@@ -368,6 +370,7 @@ impl Default for TaskTrackerConfig {
             tasks_as_root: false,
             confine: Choice::Auto,
             task_reads: Vec::new(),
+            task_writes: Vec::new(),
             task_processes_max: 1024,
             logs_kept: 1000,
             isolation_timeout: Period::secs(0),

@@ -29,8 +29,9 @@ pub(super) enum Segment {
     Pattern(NamePattern),
 }
 
+/// A pattern of a name, without braces and slashes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct NamePattern(Vec<Piece>);
+pub struct NamePattern(Vec<Piece>);
 
 /// Parses a pattern. Returns one list of segments for each expansion of its braces.
 pub(super) fn parse(pattern: &str) -> Result<Vec<Vec<Segment>>, ClientError> {
@@ -109,6 +110,13 @@ fn parse_segments(plain: &str) -> Result<Vec<Segment>, &'static str> {
 }
 
 fn parse_segment(name: &str) -> Result<Segment, &'static str> {
+    let NamePattern(pieces) = NamePattern::parse(name)?;
+    let literal: Option<String> =
+        pieces.iter().map(|piece| if let Piece::Char(c) = piece { Some(*c) } else { None }).collect();
+    Ok(literal.map_or(Segment::Pattern(NamePattern(pieces)), Segment::Literal))
+}
+
+fn parse_pieces(name: &str) -> Result<Vec<Piece>, &'static str> {
     let mut pieces = Vec::new();
     let mut chars = name.chars();
     while let Some(c) = chars.next() {
@@ -120,9 +128,7 @@ fn parse_segment(name: &str) -> Result<Segment, &'static str> {
             c => Piece::Char(c),
         });
     }
-    let literal: Option<String> =
-        pieces.iter().map(|piece| if let Piece::Char(c) = piece { Some(*c) } else { None }).collect();
-    Ok(literal.map_or(Segment::Pattern(NamePattern(pieces)), Segment::Literal))
+    Ok(pieces)
 }
 
 fn parse_set(chars: &mut std::str::Chars<'_>) -> Result<Piece, &'static str> {
@@ -156,9 +162,14 @@ fn parse_set(chars: &mut std::str::Chars<'_>) -> Result<Piece, &'static str> {
 }
 
 impl NamePattern {
+    /// Parses a pattern of one name.
+    pub fn parse(name: &str) -> Result<Self, &'static str> {
+        parse_pieces(name).map(Self)
+    }
+
     /// Returns whether `name` matches the pattern. The time is at most proportional to the length
     /// of the pattern times the length of the name.
-    pub(super) fn matches(&self, name: &str) -> bool {
+    pub fn matches(&self, name: &str) -> bool {
         let name: Vec<char> = name.chars().collect();
         let (mut at, mut piece) = (0, 0);
         let mut star: Option<(usize, usize)> = None;

@@ -44,6 +44,7 @@ mod writer;
 mod tests;
 
 pub use client_error::ClientError;
+pub use glob::NamePattern;
 pub use inputs::{InputError, Inputs};
 pub use local::{LocalBlock, ReadError};
 pub use model::*;

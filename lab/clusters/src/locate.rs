@@ -158,6 +158,36 @@ impl Target {
         self.config.clone().filter(|file| !file.as_os_str().is_empty())
     }
 
+    /// Returns flags that select the same cluster, with the same credentials, from every folder.
+    pub fn flags(&self) -> Result<Vec<String>> {
+        let cwd = std::env::current_dir().context("cannot determine the current folder")?;
+        let found = self.find(&cwd)?;
+        let mut flags = Vec::new();
+        let mut add = |name: &str, value: String| flags.extend([format!("--{name}"), value]);
+        let path = |path: &Path| cwd.join(path).to_string_lossy().into_owned();
+        if let Some(folder) = &found.origin.0 {
+            add("config", path(&folder.join("fermata.toml")));
+        } else {
+            if let Some(file) = self.config_or_local_file(&cwd) {
+                add("config", path(&file));
+            }
+            for (name, addr) in [("namenode", &self.namenode), ("jobtracker", &self.jobtracker)] {
+                if let Some(addr) = addr.as_ref().filter(|addr| !addr.is_empty()) {
+                    add(name, addr.clone());
+                }
+            }
+        }
+        for (name, file) in [("security-dir", &self.security_dir), ("token-file", &self.token_file)] {
+            if let Some(file) = file.as_ref().filter(|file| !file.as_os_str().is_empty()) {
+                add(name, path(file));
+            }
+        }
+        if let Some(identity) = self.identity.as_ref().filter(|name| !name.is_empty()) {
+            add("identity", identity.clone());
+        }
+        Ok(flags)
+    }
+
     /// Returns whether flags or environment variables select the cluster.
     pub fn is_named(&self) -> bool {
         let named = [&self.namenode, &self.jobtracker].into_iter().flatten().any(|addr| !addr.is_empty());

@@ -52,11 +52,11 @@ fn parse_wait(text: &str) -> Result<Wait, String> {
 
 /// Set permission bits
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  mrctl fs chmod 600 /private\n  mrctl fs chmod -R 755 /shared")]
+#[command(after_help = "Examples:\n  mrctl fs chmod 600 /private\n  mrctl fs chmod -R g+rX,o-rwx /shared")]
 pub(crate) struct Chmod {
-    /// Permission bits in octal, such as 644
-    #[arg(value_name = "MODE", value_parser = parse_mode)]
-    mode: u32,
+    /// Permission bits in octal, such as 644, or changes, such as u=rw,go-w
+    #[arg(value_name = "MODE", value_parser = ModeChange::parse, allow_hyphen_values = true)]
+    mode: ModeChange,
     /// Files, folders or patterns
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<String>,
@@ -81,13 +81,101 @@ pub(crate) struct Chown {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Ownership {
-    owner: Option<String>,
-    group: Option<String>,
+pub(crate) struct Ownership {
+    pub(crate) owner: Option<String>,
+    pub(crate) group: Option<String>,
+}
+
+/// New permission bits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ModeChange {
+    Bits(u32),
+    /// Changes of the existing bits, in order.
+    Changes(Vec<BitChange>),
+}
+
+/// A change such as `go-w`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BitChange {
+    /// The bits of the classes that change, each with its read, write and execute bit.
+    classes: u32,
+    operator: char,
+    /// The bits, for all classes.
+    bits: u32,
+    /// Whether execute bits are for folders, and for files that have one already.
+    execute_if: bool,
+}
+
+/// The sticky bit.
+const STICKY: u32 = 0o1000;
+
+impl ModeChange {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        if text.starts_with(|one: char| one.is_ascii_digit()) {
+            return parse_mode(text).map(Self::Bits);
+        }
+        let wrong = || format!("{text:?}: write bits in octal, such as 644, or changes such as u=rw,go-w");
+        let change = |clause: &str| {
+            let at = clause.find(['+', '-', '=']).ok_or_else(wrong)?;
+            let (who, rest) = clause.split_at(at);
+            let (operator, letters) = rest.split_at(1);
+            let classes = who.chars().try_fold(0, |bits, one| {
+                Some(
+                    bits | match one {
+                        'u' => 0o700,
+                        'g' => 0o070,
+                        'o' => 0o007,
+                        'a' => 0o777,
+                        _ => return None,
+                    },
+                )
+            });
+            let bits = letters.chars().try_fold(0, |bits, one| {
+                Some(
+                    bits | match one {
+                        'r' => 0o444,
+                        'w' => 0o222,
+                        'x' | 'X' => 0o111,
+                        't' => STICKY,
+                        _ => return None,
+                    },
+                )
+            });
+            let (classes, bits) = classes.zip(bits).ok_or_else(wrong)?;
+            Ok(BitChange {
+                classes: if who.is_empty() { 0o777 } else { classes },
+                operator: operator.chars().next().unwrap_or('='),
+                bits,
+                execute_if: letters.contains('X'),
+            })
+        };
+        text.split(',').map(change).collect::<Result<_, String>>().map(Self::Changes)
+    }
+
+    /// Returns the new bits of a file or folder.
+    pub(crate) fn apply(&self, status: &FileStatus) -> u32 {
+        self.bits(status.mode, status.is_dir)
+    }
+
+    fn bits(&self, mode: u32, is_dir: bool) -> u32 {
+        let changes = match self {
+            Self::Bits(bits) => return *bits,
+            Self::Changes(changes) => changes,
+        };
+        changes.iter().fold(mode, |mode, change| {
+            let skip = change.execute_if && !is_dir && mode & 0o111 == 0;
+            let bits = change.bits & (change.classes | STICKY) & if skip { !0o111 } else { !0 };
+            match change.operator {
+                '+' => mode | bits,
+                '-' => mode & !bits,
+                _ => (mode & !change.classes) | bits,
+            }
+        })
+    }
 }
 
 /// Parses a number of replicas. The NameNode refuses more replicas than it has DataNodes.
-pub(super) fn parse_replicas(text: &str) -> Result<u32, String> {
+pub(crate) fn parse_replicas(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|number| *number > 0);
     number.ok_or_else(|| "write a number from 1 to the number of DataNodes".into())
 }
@@ -99,7 +187,7 @@ fn parse_mode(text: &str) -> Result<u32, String> {
     }
 }
 
-fn parse_ownership(text: &str) -> Result<Ownership, String> {
+pub(crate) fn parse_ownership(text: &str) -> Result<Ownership, String> {
     let (owner, group) = text.split_once(':').unwrap_or((text, ""));
     let some = |name: &str| (!name.is_empty()).then(|| name.to_owned());
     let found = Ownership { owner: some(owner), group: some(group) };
@@ -151,36 +239,43 @@ pub(crate) async fn setrep(args: Setrep, client: &Client) -> Result<ExitCode> {
 }
 
 pub(crate) async fn chmod(args: Chmod, client: &Client) -> Result<ExitCode> {
-    let attributes = Attributes { mode: Some(args.mode), ..Attributes::default() };
-    apply(client, &args.paths, args.recursive, &attributes).await
+    let change =
+        |status: &FileStatus| Attributes { mode: Some(args.mode.apply(status)), ..Attributes::default() };
+    apply(client, &args.paths, args.recursive, change).await
 }
 
 pub(crate) async fn chown(args: Chown, client: &Client) -> Result<ExitCode> {
     let Ownership { owner, group } = args.to;
     let attributes = Attributes { owner, group, ..Attributes::default() };
-    apply(client, &args.paths, args.recursive, &attributes).await
+    apply(client, &args.paths, args.recursive, |_| attributes.clone()).await
 }
 
 async fn apply(
     client: &Client,
     paths: &[String],
     recursive: bool,
-    attributes: &Attributes,
+    change: impl Fn(&FileStatus) -> Attributes,
 ) -> Result<ExitCode> {
     let mut outcome = Outcome::default();
     for root in expand_all(client, paths, &mut outcome).await? {
-        let applied = async {
-            let all: Vec<FileStatus> = if recursive { tree(client, root).await? } else { vec![root] };
-            for status in all {
-                client.set_attributes(&status.path, attributes.clone()).await?;
-            }
-            Ok(())
-        };
-        if let Err(error) = applied.await {
+        if let Err(error) = set(client, root, recursive, &change).await {
             outcome.note(error)?;
         }
     }
     Ok(outcome.code())
+}
+
+/// Changes the attributes of a file or folder and, if `recursive`, of everything below it.
+pub(crate) async fn set(
+    client: &Client,
+    root: FileStatus,
+    recursive: bool,
+    change: impl Fn(&FileStatus) -> Attributes,
+) -> Result<()> {
+    for status in if recursive { tree(client, root).await? } else { vec![root] } {
+        client.set_attributes(&status.path, change(&status)).await?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -202,6 +297,26 @@ mod tests {
         assert_eq!(parse_mode("1777"), Ok(0o1777));
         for text in ["rwx", "888", "2777", ""] {
             assert!(parse_mode(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn changes_of_modes_are_applied_in_order() {
+        for (text, before, is_dir, after) in [
+            ("u+x", 0o644, false, 0o744),
+            ("go-r,u=rwx", 0o644, false, 0o700),
+            ("+w", 0o444, false, 0o666),
+            ("a=r", 0o1777, true, 0o1444),
+            ("+t", 0o755, true, 0o1755),
+            ("g+rX", 0o600, false, 0o640),
+            ("g+rX", 0o700, false, 0o750),
+            ("g+rX", 0o600, true, 0o650),
+        ] {
+            assert_eq!(ModeChange::parse(text).unwrap().bits(before, is_dir), after, "{text}");
+        }
+        assert_eq!(ModeChange::parse("0755"), Ok(ModeChange::Bits(0o755)));
+        for text in ["", "u", "z+x", "u+q", "u+x,", "888"] {
+            assert!(ModeChange::parse(text).is_err(), "{text}");
         }
     }
 

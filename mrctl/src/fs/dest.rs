@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 
 /// What exists at the destination before the copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Existing {
+pub(crate) enum Existing {
     None,
     File,
     Folder,
@@ -13,7 +13,7 @@ pub(super) enum Existing {
 
 /// How the destination path is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Dest {
+pub(crate) enum Dest {
     /// There is one source, and the destination is the path of its copy.
     Exact,
     /// The destination is an existing folder. Each source keeps its name in this folder.
@@ -25,7 +25,7 @@ pub(super) enum Dest {
 
 /// Returns how `dest` is used for this number of sources. Fails if the sources need a folder and
 /// `dest` is none.
-pub(super) fn plan(sources: usize, dest: &str, existing: Existing) -> Result<Dest> {
+pub(crate) fn plan(sources: usize, dest: &str, existing: Existing) -> Result<Dest> {
     let slash = dest.ends_with('/');
     match existing {
         Existing::Folder => Ok(Dest::Into),

@@ -40,22 +40,22 @@ pub(crate) struct Get {
     /// Files, folders or patterns in the cluster; then a local name or folder, or - for standard
     /// output
     #[arg(value_name = "PATH", required = true)]
-    paths: Vec<String>,
+    pub(crate) paths: Vec<String>,
     /// Copy folders and everything in them
     #[arg(short, long, short_alias = 'R')]
-    recursive: bool,
+    pub(crate) recursive: bool,
     /// Replace existing local files
     #[arg(short, long)]
-    force: bool,
+    pub(crate) force: bool,
     /// Replace unreadable blocks by zeros, report them, and exit with code 1
     #[arg(long)]
-    skip_lost: bool,
+    pub(crate) skip_lost: bool,
     /// Print no progress bar and no summary line
     #[arg(short, long)]
-    quiet: bool,
+    pub(crate) quiet: bool,
     /// Print JSON: one array of the copied files
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 /// One file to copy.
@@ -81,6 +81,11 @@ struct CopyPlan {
 }
 
 pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
+    Ok(copy_out_of(args, client).await?.code())
+}
+
+/// Copies files of the cluster to this machine.
+pub(crate) async fn copy_out_of(args: Get, client: &Client) -> Result<Outcome> {
     let (sources, local) = match args.paths.as_slice() {
         [only] => (std::slice::from_ref(only), "."),
         [sources @ .., local] => (sources, local.as_str()),
@@ -92,7 +97,7 @@ pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
     let mut outcome = Outcome::default();
     let roots = expand_all(client, sources, &mut outcome).await?;
     if roots.is_empty() {
-        return Ok(outcome.code());
+        return Ok(outcome);
     }
     if local == "-" {
         for root in roots {
@@ -109,7 +114,7 @@ pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
                 outcome.note(error)?;
             }
         }
-        return Ok(outcome.code());
+        return Ok(outcome);
     }
     let existing = match fs::metadata(local) {
         Ok(metadata) if metadata.is_dir() => Existing::Folder,
@@ -151,7 +156,7 @@ pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
     if args.json {
         output::json(&reports)?;
     }
-    Ok(outcome.code())
+    Ok(outcome)
 }
 
 /// Adds `root` and everything below it to the plan. The first entry of `below` is `root` itself.

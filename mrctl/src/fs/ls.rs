@@ -1,6 +1,6 @@
 //! `mrctl fs ls`.
 
-use super::{Outcome, expand_all, tree};
+use super::{Outcome, below, expand_all};
 use crate::output::{self, Sizes};
 use anyhow::Result;
 use comfy_table::Table;
@@ -54,7 +54,7 @@ pub(crate) async fn run(args: Ls, client: &Client) -> Result<ExitCode> {
         show(&files, &args, None)?;
     }
     for folder in folders {
-        let entries = match entries(client, &folder, args.recursive).await {
+        let entries = match below(client, &folder, args.recursive).await {
             Ok(entries) => entries,
             Err(error) => {
                 outcome.note(error)?;
@@ -76,15 +76,6 @@ pub(crate) async fn run(args: Ls, client: &Client) -> Result<ExitCode> {
         output::json(&all)?;
     }
     Ok(outcome.code())
-}
-
-async fn entries(client: &Client, folder: &FileStatus, recursive: bool) -> Result<Vec<FileStatus>> {
-    if !recursive {
-        return Ok(client.list(&folder.path).await?);
-    }
-    let mut all = tree(client, folder.clone()).await?;
-    all.remove(0);
-    Ok(all)
 }
 
 fn show(entries: &[FileStatus], args: &Ls, names_only: Option<()>) -> Result<()> {

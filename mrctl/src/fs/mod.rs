@@ -4,19 +4,24 @@
 //! share: expanding patterns, continuing with the next path after an error, and copying to standard
 //! output.
 
-mod attributes;
+pub(crate) mod attributes;
 mod check;
-mod dest;
-mod get;
+pub(crate) mod copy;
+pub(crate) mod dest;
+pub(crate) mod find;
+pub(crate) mod get;
 mod ls;
-mod namespace;
+pub(crate) mod namespace;
 pub(crate) mod overview;
-mod put;
+pub(crate) mod put;
+pub(crate) mod query;
 mod read;
+pub(crate) mod trash;
 mod usage;
 
 pub(crate) use check::await_health;
 pub(crate) use overview::print_nodes;
+pub(crate) use read::{print, print_text};
 
 use crate::output;
 use anyhow::{Result, bail};
@@ -25,7 +30,7 @@ use dfs_client::{Client, ClientError, FileReader, FileStatus, LostRange, error::
 use std::{fmt::Display, io::Write, process::ExitCode, time::Duration};
 
 /// How long a command waits for the removal of unfinished files before it exits.
-const CLEANUP_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const CLEANUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Subcommand)]
 #[command(
@@ -37,10 +42,18 @@ pub(crate) enum FsCommand {
     Put(put::Put),
     Get(get::Get),
     Cat(read::Cat),
+    Head(read::Head),
     Tail(read::Tail),
+    Find(find::Find),
+    Test(query::Test),
+    Count(query::Count),
     Mkdir(namespace::Mkdir),
+    Touch(namespace::Touch),
     Rm(namespace::Rm),
+    Expunge(trash::Expunge),
     Mv(namespace::Mv),
+    Cp(copy::Cp),
+    Getmerge(copy::Getmerge),
     Concat(namespace::Concat),
     Stat(overview::Stat),
     Du(usage::Du),
@@ -55,22 +68,30 @@ pub(crate) enum FsCommand {
 
 pub(crate) async fn run(command: FsCommand, target: &Target) -> Result<ExitCode> {
     let client = target.connect().await?;
-    let result = dispatch(command, &client).await;
+    let result = dispatch(command, &client, target).await;
     // Wait until unfinished files are removed before this process ends.
     client.wait_closed(CLEANUP_TIMEOUT).await;
     result
 }
 
-async fn dispatch(command: FsCommand, client: &Client) -> Result<ExitCode> {
+async fn dispatch(command: FsCommand, client: &Client, target: &Target) -> Result<ExitCode> {
     match command {
         FsCommand::Ls(args) => ls::run(args, client).await,
         FsCommand::Put(args) => put::run(args, client).await,
         FsCommand::Get(args) => get::run(args, client).await,
         FsCommand::Cat(args) => read::cat(args, client).await,
+        FsCommand::Head(args) => read::head(args, client).await,
         FsCommand::Tail(args) => read::tail(args, client).await,
+        FsCommand::Find(args) => find::run(args, client).await,
+        FsCommand::Test(args) => query::test(args, client).await,
+        FsCommand::Count(args) => query::count(args, client).await,
+        FsCommand::Touch(args) => namespace::touch(args, client).await,
         FsCommand::Mkdir(args) => namespace::mkdir(args, client).await,
-        FsCommand::Rm(args) => namespace::rm(args, client).await,
+        FsCommand::Rm(args) => namespace::rm(args, client, target).await,
+        FsCommand::Expunge(args) => trash::expunge(args, client, target).await,
         FsCommand::Mv(args) => namespace::mv(args, client).await,
+        FsCommand::Cp(args) => copy::cp(args, client).await,
+        FsCommand::Getmerge(args) => copy::getmerge(args, client).await,
         FsCommand::Concat(args) => namespace::concat(args, client).await,
         FsCommand::Stat(args) => overview::stat(args, client).await,
         FsCommand::Du(args) => usage::du(args, client).await,
@@ -86,9 +107,9 @@ async fn dispatch(command: FsCommand, client: &Client) -> Result<ExitCode> {
 
 /// The result of a command over several paths.
 #[derive(Debug, Default)]
-struct Outcome {
+pub(crate) struct Outcome {
     /// The highest exit code of all failures.
-    code: u8,
+    pub(crate) code: u8,
 }
 
 impl Outcome {
@@ -117,7 +138,7 @@ impl Outcome {
 
 /// A pattern without a match.
 #[derive(Debug)]
-struct NoMatch(String);
+pub(crate) struct NoMatch(String);
 
 impl Display for NoMatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -128,7 +149,7 @@ impl Display for NoMatch {
 impl std::error::Error for NoMatch {}
 
 /// Returns whether the error means that the path does not exist.
-fn is_absent(error: &anyhow::Error) -> bool {
+pub(crate) fn is_absent(error: &anyhow::Error) -> bool {
     error.is::<NoMatch>() || error.downcast_ref::<ClientError>().is_some_and(|error| error.is(Kind::NotFound))
 }
 
@@ -138,7 +159,7 @@ fn is_pattern(text: &str) -> bool {
 }
 
 /// Returns the file or folder at a path, or all matches of a pattern. Fails if nothing matches.
-async fn expand(client: &Client, text: &str) -> Result<Vec<FileStatus>> {
+pub(crate) async fn expand(client: &Client, text: &str) -> Result<Vec<FileStatus>> {
     if !is_pattern(text) {
         return Ok(vec![client.stat(&DfsPath::parse(text)?).await?]);
     }
@@ -202,7 +223,7 @@ impl MissingPaths {
 }
 
 /// Returns the status of `path`; None if it does not exist.
-async fn lookup(client: &Client, path: &DfsPath) -> Result<Option<FileStatus>> {
+pub(crate) async fn lookup(client: &Client, path: &DfsPath) -> Result<Option<FileStatus>> {
     match client.stat(path).await {
         Ok(status) => Ok(Some(status)),
         Err(error) if error.is(Kind::NotFound) => Ok(None),
@@ -211,7 +232,7 @@ async fn lookup(client: &Client, path: &DfsPath) -> Result<Option<FileStatus>> {
 }
 
 /// Returns `root` and everything below it, sorted; a folder comes before its entries.
-async fn tree(client: &Client, root: FileStatus) -> Result<Vec<FileStatus>> {
+pub(crate) async fn tree(client: &Client, root: FileStatus) -> Result<Vec<FileStatus>> {
     let mut all = Vec::new();
     let mut left = vec![root];
     while let Some(next) = left.pop() {
@@ -220,6 +241,16 @@ async fn tree(client: &Client, root: FileStatus) -> Result<Vec<FileStatus>> {
         }
         all.push(next);
     }
+    Ok(all)
+}
+
+/// Returns the entries of a folder, or everything below it.
+pub(crate) async fn below(client: &Client, folder: &FileStatus, recursive: bool) -> Result<Vec<FileStatus>> {
+    if !recursive {
+        return Ok(client.list(&folder.path).await?);
+    }
+    let mut all = tree(client, folder.clone()).await?;
+    all.remove(0);
     Ok(all)
 }
 

@@ -1,14 +1,16 @@
-//! `mrctl fs mkdir`, `rm`, `mv`, `concat`: commands that change only the namespace and move no
+//! `mrctl fs mkdir`, `touch`, `rm`, `mv`, `concat`: commands that change only the namespace and move no
 //! bytes.
 
 use super::{
     MissingPaths, Outcome,
     dest::{self, Dest, Existing},
     expand, expand_all, is_absent, is_pattern, lookup, refuse_dir,
+    trash::Trash,
 };
 use crate::output::{self, Usage};
 use anyhow::{Context, Result, bail};
-use dfs_client::{Client, FileStatus, path::DfsPath};
+use clusters::locate::Target;
+use dfs_client::{Attributes, Client, CreateOptions, FileStatus, path::DfsPath};
 use std::process::ExitCode;
 
 /// Create folders
@@ -23,7 +25,10 @@ pub(crate) struct Mkdir {
     parents: bool,
 }
 
-/// Delete files or folders
+/// Delete files or folders, or move them to the trash
+///
+/// With the setting `client.trash_interval` they are moved to /user/NAME/.Trash, where they expire
+/// after that time (see `mrctl fs expunge`); to get one back, move it. Otherwise they are deleted.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl fs rm /old\n  mrctl fs rm -r /counts '/tmp/old-*'")]
 pub(crate) struct Rm {
@@ -36,6 +41,9 @@ pub(crate) struct Rm {
     /// Ignore paths that do not exist
     #[arg(short, long)]
     force: bool,
+    /// Delete permanently, also with a trash
+    #[arg(long)]
+    skip_trash: bool,
 }
 
 /// Move or rename files and folders, each in one atomic step
@@ -51,6 +59,18 @@ pub(crate) struct Mv {
     /// Replace an existing file with the new name
     #[arg(short, long)]
     force: bool,
+}
+
+/// Create empty files, or set the time of existing ones to now
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl fs touch /in/_DONE")]
+pub(crate) struct Touch {
+    /// Files, or folders that exist
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<String>,
+    /// Do not create files that do not exist
+    #[arg(short = 'c', long)]
+    no_create: bool,
 }
 
 /// Append files to another file without copying bytes
@@ -77,19 +97,23 @@ pub(crate) async fn mkdir(args: Mkdir, client: &Client) -> Result<ExitCode> {
     Ok(outcome.code())
 }
 
-pub(crate) async fn rm(args: Rm, client: &Client) -> Result<ExitCode> {
+pub(crate) async fn rm(args: Rm, client: &Client, target: &Target) -> Result<ExitCode> {
+    let trash = if args.skip_trash { None } else { Trash::in_use(target)? };
     let mut outcome = Outcome::default();
     let mut missing = MissingPaths::default();
     for text in &args.paths {
-        if let Err(error) = rm_one(&args, client, text).await {
+        if let Err(error) = rm_one(&args, client, text, trash.as_ref()).await {
             missing.add(text, error, &mut outcome)?;
         }
     }
     missing.report(&mut outcome)?;
+    if let Some(trash) = trash {
+        trash.expire(client, false).await?;
+    }
     Ok(outcome.code())
 }
 
-async fn rm_one(args: &Rm, client: &Client, text: &str) -> Result<()> {
+async fn rm_one(args: &Rm, client: &Client, text: &str, trash: Option<&Trash>) -> Result<()> {
     let found = match expand(client, text).await {
         Ok(found) => found,
         Err(error) if args.force && is_absent(&error) => return Ok(()),
@@ -102,14 +126,58 @@ async fn rm_one(args: &Rm, client: &Client, text: &str) -> Result<()> {
         if !args.recursive {
             refuse_dir(&status, "use -r to delete it and everything in it")?;
         }
-        // It is not an error if the path was deleted in the meantime.
-        client.delete(&status.path, args.recursive).await?;
+        remove(client, &status, args.recursive, trash).await?;
     }
     Ok(())
 }
 
+/// Moves a file or folder to the trash and returns its new path, or deletes it.
+pub(crate) async fn remove(
+    client: &Client,
+    status: &FileStatus,
+    recursive: bool,
+    trash: Option<&Trash>,
+) -> Result<Option<DfsPath>> {
+    if let Some(trash) = trash
+        && let Some(taken) = trash.take(client, &status.path).await?
+    {
+        return Ok(Some(taken));
+    }
+    // It is not an error if the path was deleted in the meantime.
+    client.delete(&status.path, recursive).await?;
+    Ok(None)
+}
+
+pub(crate) async fn touch(args: Touch, client: &Client) -> Result<ExitCode> {
+    let mut outcome = Outcome::default();
+    for text in &args.paths {
+        let touched = async {
+            let path = DfsPath::parse(text)?;
+            match lookup(client, &path).await? {
+                Some(_) => {
+                    let now = Attributes { modified_ms: Some(output::now_ms()), ..Attributes::default() };
+                    client.set_attributes(&path, now).await?;
+                }
+                None if args.no_create => {}
+                None => create_empty(client, &path).await?,
+            }
+            Ok(())
+        };
+        if let Err(error) = touched.await {
+            outcome.note(error)?;
+        }
+    }
+    Ok(outcome.code())
+}
+
+/// Creates an empty file. Its folder must exist.
+pub(crate) async fn create_empty(client: &Client, path: &DfsPath) -> Result<()> {
+    client.create(path, CreateOptions::default()).await?.close().await?;
+    Ok(())
+}
+
 /// Returns what exists at a destination, for `dest::plan`.
-pub(super) fn existing_kind(status: Option<&FileStatus>) -> Existing {
+pub(crate) fn existing_kind(status: Option<&FileStatus>) -> Existing {
     status.map_or(Existing::None, |status| if status.is_dir { Existing::Folder } else { Existing::File })
 }
 
@@ -144,7 +212,7 @@ pub(crate) async fn mv(args: Mv, client: &Client) -> Result<ExitCode> {
 
 /// Fails if the destination is the source or lies below it, whether it exists or not. Ignores
 /// patterns, which are checked after their expansion.
-fn refuse_into_itself(source: &str, to: &DfsPath) -> Result<()> {
+pub(super) fn refuse_into_itself(source: &str, to: &DfsPath) -> Result<()> {
     if is_pattern(source) {
         return Ok(());
     }

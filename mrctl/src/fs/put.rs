@@ -48,28 +48,28 @@ const APPEND_BUFFER: usize = 1 << 20;
 pub(crate) struct Put {
     /// Local files, or - for standard input; then a name or a folder in the cluster
     #[arg(value_name = "PATH", num_args = 2.., required = true)]
-    paths: Vec<String>,
+    pub(crate) paths: Vec<String>,
     /// Copy folders and everything in them
     #[arg(short, long, short_alias = 'R')]
-    recursive: bool,
+    pub(crate) recursive: bool,
     /// Replace existing files
     #[arg(short, long)]
-    force: bool,
+    pub(crate) force: bool,
     /// Append to an existing file; if interrupted, the complete blocks written so far are kept
     #[arg(long, conflicts_with_all = ["force", "recursive", "replication", "block_size"])]
-    append: bool,
+    pub(crate) append: bool,
     /// Number of replicas of each block
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = super::attributes::parse_replicas)]
-    replication: Option<u32>,
+    pub(crate) replication: Option<u32>,
     /// Block size
     #[arg(long, value_name = "SIZE")]
-    block_size: Option<Bytes>,
+    pub(crate) block_size: Option<Bytes>,
     /// Print no progress bar and no summary line
     #[arg(short, long)]
-    quiet: bool,
+    pub(crate) quiet: bool,
     /// Print JSON: one array of the new files
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 /// One file to copy.
@@ -89,6 +89,11 @@ struct CopyPlan {
 }
 
 pub(crate) async fn run(args: Put, client: &Client) -> Result<ExitCode> {
+    Ok(copy_in(args, client).await?.code())
+}
+
+/// Copies local files into the cluster.
+pub(crate) async fn copy_in(args: Put, client: &Client) -> Result<Outcome> {
     let (dest, sources) = args.paths.split_last().context("put needs a source and a destination")?;
     let to = DfsPath::parse(dest)?;
     sources.iter().try_for_each(|source| check_source(source, args.recursive))?;
@@ -134,7 +139,7 @@ pub(crate) async fn run(args: Put, client: &Client) -> Result<ExitCode> {
     if args.json {
         output::json(&reports)?;
     }
-    Ok(outcome.code())
+    Ok(outcome)
 }
 
 /// Fails if the source cannot be copied.
@@ -301,7 +306,7 @@ fn growth_note(from: &Path, stored: &FileStatus) -> Option<String> {
 }
 
 /// Returns standard input as an unbuffered file.
-fn standard_input() -> Result<tokio::fs::File> {
+pub(crate) fn standard_input() -> Result<tokio::fs::File> {
     let owned = std::io::stdin().as_fd().try_clone_to_owned().context("cannot use standard input")?;
     if is_stdin_placeholder(&owned) {
         bail!("standard input is closed: pipe data to it, or use `< /dev/null` for an empty file");
@@ -322,7 +327,7 @@ fn is_stdin_placeholder(file: &OwnedFd) -> bool {
     writable && null()
 }
 
-async fn append(plan: CopyPlan, client: &Client, meter: &Meter) -> Result<ExitCode> {
+async fn append(plan: CopyPlan, client: &Client, meter: &Meter) -> Result<Outcome> {
     for copy in plan.copies {
         let mut source: Box<dyn AsyncRead + Send + Unpin> = match &copy.from {
             None => Box::new(standard_input()?),
@@ -350,7 +355,7 @@ async fn append(plan: CopyPlan, client: &Client, meter: &Meter) -> Result<ExitCo
         }
         writer.close().await?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(Outcome::default())
 }
 
 /// Prints notes about nodes that failed although the copy succeeded.

@@ -1,12 +1,15 @@
-//! `mrctl fs cat` and `tail`: print verified bytes to standard output.
+//! `mrctl fs cat`, `head` and `tail`: print verified bytes to standard output.
 
 use super::{Outcome, copy_out, expand, expand_all, refuse_dir, report_lost};
 use crate::output;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use daemon::Bytes;
-use dfs_client::{Client, ClientError, FileReader, error::Kind};
-use std::process::ExitCode;
+use dfs_client::{Client, ClientError, FileReader, FileStatus, error::Kind, path::DfsPath};
+use flate2::write::MultiGzDecoder;
+use std::{io::Write, process::ExitCode};
 
+/// The number of lines that `head` prints by default.
+const HEAD_LINES: u64 = 10;
 /// The number of lines that `tail` prints by default.
 const TAIL_LINES: u64 = 10;
 /// The number of bytes that `tail` reads at a time.
@@ -38,6 +41,22 @@ pub(super) fn advice(error: &anyhow::Error) -> &'static str {
         }
         _ => "",
     }
+}
+
+/// Print the start of a file
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  mrctl fs head /log\n  mrctl fs head -n 100 /log\n  mrctl fs head -c 1KiB /log"
+)]
+pub(crate) struct Head {
+    /// File
+    path: String,
+    /// Number of lines [default: 10]
+    #[arg(short = 'n', long, value_name = "LINES")]
+    lines: Option<u64>,
+    /// Number of bytes instead of lines
+    #[arg(short = 'c', long, value_name = "SIZE", conflicts_with = "lines")]
+    bytes: Option<Bytes>,
 }
 
 /// Print the end of a file
@@ -91,12 +110,80 @@ pub(crate) async fn cat(args: Cat, client: &Client) -> Result<ExitCode> {
     Ok(outcome.code())
 }
 
+/// Returns the only file that a path or pattern names.
+async fn one_file(client: &Client, path: &str) -> Result<FileStatus> {
+    let mut found = expand(client, path).await?;
+    match (found.pop(), found.len()) {
+        (Some(status), 0) => {
+            refuse_dir(&status, "only files can be printed")?;
+            Ok(status)
+        }
+        (_, others) => bail!("{path} matches {} files: name one file", others + 1),
+    }
+}
+
+pub(crate) async fn head(args: Head, client: &Client) -> Result<ExitCode> {
+    let status = one_file(client, &args.path).await?;
+    if let Some(bytes) = args.bytes {
+        print(client, &status.path, Some((0, bytes.0.min(status.length)))).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut left = args.lines.unwrap_or(HEAD_LINES);
+    let mut reader = client.open(&status.path).await?;
+    let mut out = output::stdout();
+    while left > 0
+        && let Some(bytes) = reader.next().await?
+    {
+        let lines = bytes.split_inclusive(|byte| *byte == b'\n');
+        for line in lines.take(usize::try_from(left).unwrap_or(usize::MAX)) {
+            out.write_all(line)?;
+            left -= u64::from(line.ends_with(b"\n"));
+        }
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a file, or the range of its bytes with this offset and length.
+pub(crate) async fn print(client: &Client, path: &DfsPath, range: Option<(u64, u64)>) -> Result<()> {
+    let mut reader = client.open(path).await?;
+    if let Some((offset, length)) = range {
+        reader.select(offset, length);
+    }
+    copy_out(&mut reader).await
+}
+
+/// Prints a file, decompressed if its name ends in `.gz` or it begins with the bytes of gzip.
+pub(crate) async fn print_text(client: &Client, path: &DfsPath) -> Result<()> {
+    let mut reader = client.open(path).await?;
+    let mut out = output::stdout();
+    let mut decoder = None;
+    let mut first = true;
+    while let Some(bytes) = reader.next().await? {
+        if std::mem::take(&mut first) {
+            if bytes.starts_with(b"SEQ") {
+                bail!("{path} is a sequence file, which only Hadoop can read: copy it with get");
+            }
+            if bytes.starts_with(&[0x1f, 0x8b]) {
+                decoder = Some(MultiGzDecoder::new(Vec::new()));
+            }
+        }
+        match &mut decoder {
+            None => out.write_all(&bytes)?,
+            Some(decoder) => {
+                decoder.write_all(&bytes).with_context(|| format!("cannot decompress {path}"))?;
+                out.write_all(&std::mem::take(decoder.get_mut()))?;
+            }
+        }
+    }
+    if let Some(decoder) = decoder {
+        out.write_all(&decoder.finish().with_context(|| format!("cannot decompress {path}"))?)?;
+    }
+    Ok(out.flush()?)
+}
+
 pub(crate) async fn tail(args: Tail, client: &Client) -> Result<ExitCode> {
-    let found = expand(client, &args.path).await?;
-    let [status] = found.as_slice() else {
-        bail!("{} matches {} files: name one file", args.path, found.len());
-    };
-    refuse_dir(status, "only files can be printed")?;
+    let status = one_file(client, &args.path).await?;
     let mut reader = client.open(&status.path).await?;
     let from = match args.bytes {
         Some(bytes) => reader.len().saturating_sub(bytes.0),

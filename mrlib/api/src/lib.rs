@@ -12,7 +12,9 @@ mod context;
 mod control;
 pub mod error;
 mod format;
+pub mod hadoop;
 mod job;
+mod key_fields;
 pub mod limits;
 mod liveness;
 pub mod settings;
@@ -25,6 +27,7 @@ pub use control::TaskControl;
 pub use error::TaskError;
 pub use format::{InputFormat, OutputFormat};
 pub use job::Job;
+pub use key_fields::KeyFields;
 pub use liveness::Liveness;
 pub use traits::{
     Emit, IdentityReducer, KeyOrder, Mapper, Pair, Partitioner, Reducer, StateBetweenKeys, Values,

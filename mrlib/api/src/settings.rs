@@ -6,7 +6,11 @@
 //! with [`USER_PREFIX`]. Every other setting is refused, with the nearest known name, because a
 //! misspelled setting would have no effect and no message.
 
-use crate::{codec::Codec, format::InputFormat};
+use crate::{
+    codec::Codec,
+    format::InputFormat,
+    hadoop::{self, Meaning},
+};
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, collections::HashMap, str::FromStr};
 use types::quantity::Bytes;
@@ -126,77 +130,6 @@ pub const ENGINE_SETTINGS: &[Setting] = &[
     Setting::new("group", Kind::Text, "group of jobs in `mrctl history --figures`"),
 ];
 
-/// Names of Hadoop settings, and what to use instead.
-const HADOOP: &[(&[&str], &str)] = &[
-    (&["mapreduce.job.reduces", "mapred.reduce.tasks"], "use --reduces {}"),
-    (&["mapreduce.job.name", "mapred.job.name"], "use --name {}"),
-    (&["mapreduce.job.queuename", "mapred.job.queue.name"], "use --queue {}"),
-    (&["mapreduce.job.priority", "mapred.job.priority"], "use --priority"),
-    (&["mapreduce.input.fileinputformat.inputdir", "mapred.input.dir"], "use --input {}"),
-    (&["mapreduce.output.fileoutputformat.outputdir", "mapred.output.dir"], "use --output {}"),
-    (
-        &[
-            "mapreduce.input.fileinputformat.split.maxsize",
-            "mapreduce.input.fileinputformat.split.minsize",
-            "mapred.max.split.size",
-            "mapred.min.split.size",
-        ],
-        "use --conf split.size={}",
-    ),
-    (
-        &["mapreduce.input.fileinputformat.input.dir.recursive", "mapred.input.dir.recursive"],
-        "folders are read with their subfolders; use --no-recursive to read only the folder itself",
-    ),
-    (
-        &[
-            "mapreduce.map.maxattempts",
-            "mapreduce.reduce.maxattempts",
-            "mapred.map.max.attempts",
-            "mapred.reduce.max.attempts",
-        ],
-        "use --conf attempts.max={}",
-    ),
-    (
-        &[
-            "mapreduce.map.speculative",
-            "mapreduce.reduce.speculative",
-            "mapred.map.tasks.speculative.execution",
-            "mapred.reduce.tasks.speculative.execution",
-        ],
-        "use --conf speculation={}",
-    ),
-    (
-        &["mapreduce.job.reduce.slowstart.completedmaps", "mapred.reduce.slowstart.completed.maps"],
-        "use --conf slow.start={}",
-    ),
-    (&["mapreduce.map.output.compress", "mapred.compress.map.output"], "use --conf map.output.compress={}"),
-    (&["mapreduce.task.io.sort.mb", "io.sort.mb"], "use --conf sort.memory={}MiB"),
-    (&["mapreduce.task.io.sort.factor", "io.sort.factor"], "use --conf merge.factor={}"),
-    (
-        &["mapreduce.reduce.shuffle.parallelcopies", "mapred.reduce.parallel.copies"],
-        "use --conf fetch.parallel={}",
-    ),
-    (
-        &["mapreduce.map.skip.maxrecords", "mapred.skip.map.max.skip.records"],
-        "use --conf skip.bad.records={}",
-    ),
-    (&["dfs.replication"], "use --conf output.replication={}"),
-    (
-        &[
-            "stream.map.output.field.separator",
-            "stream.reduce.output.field.separator",
-            "stream.map.input.field.separator",
-            "stream.num.map.output.key.fields",
-            "mapreduce.map.output.key.field.separator",
-            "mapreduce.partition.keypartitioner.options",
-            "mapreduce.partition.keycomparator.options",
-        ],
-        "the key always ends at the first tab of a line: write a tab there in the mapper",
-    ),
-];
-/// Prefixes of the names of Hadoop settings.
-const HADOOP_PREFIXES: &[&str] = &["mapreduce.", "mapred.", "stream.", "yarn.", "dfs.", "io.", "fs."];
-
 impl Kind {
     /// Describes the accepted values, for error messages.
     fn expected_values(self) -> String {
@@ -287,13 +220,16 @@ pub fn check_engine<'a>(conf: impl IntoIterator<Item = (&'a str, &'a str)>) -> R
 /// Returns the error for an unknown setting, with what to use instead if that is known.
 fn unknown_setting(name: &str, value: &str, own: &[Setting]) -> String {
     let start = format!("setting {name} is unknown");
-    if let Some((_, instead)) = HADOOP.iter().find(|(names, _)| names.contains(&name)) {
-        return format!("setting {name} is a Hadoop setting: {}", instead.replace("{}", value));
+    if let Some(meaning) = hadoop::meaning(name) {
+        if matches!(meaning, Meaning::Setting(own) if own == name) {
+            return format!("setting {name} is only for the program streaming");
+        }
+        return format!("setting {name} is a Hadoop setting: {}", meaning.advice(value));
     }
     if let Some(near) = nearest(name, ENGINE_SETTINGS.iter().chain(own).map(|setting| &*setting.name)) {
         return format!("{start}: did you mean {near}?");
     }
-    if HADOOP_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+    if hadoop::is_hadoop_name(name) {
         return format!(
             "setting {name} looks like a Hadoop setting and has no equivalent (`mrctl submit --help` lists all settings)"
         );
@@ -355,9 +291,9 @@ mod tests {
     fn hadoop_settings_are_refused_with_their_equivalent() {
         let reduces = refusal("mapreduce.job.reduces", "2").expect("Hadoop's");
         assert_eq!(reduces, "setting mapreduce.job.reduces is a Hadoop setting: use --reduces 2");
-        let separator = refusal("stream.map.output.field.separator", ",").expect("Hadoop's");
-        assert!(separator.contains("first tab"), "{separator}");
-        assert!(refusal("mapreduce.map.memory.mb", "1").expect("a Hadoop setting").contains("no equivalent"));
+        let fields = refusal("mapred.text.key.partitioner.options", "-k1,2").expect("Hadoop's");
+        assert!(fields.ends_with("use --conf stream.partition.fields=-k1,2"), "{fields}");
+        assert!(refusal("mapreduce.nonsense", "1").expect("a Hadoop setting").contains("no equivalent"));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! input of the task. If a map is split, the remainder of the range is another task with its own
 //! instance and its own `finish`.
 
-use crate::{context::Context, error::TaskError};
+use crate::{context::Context, error::TaskError, key_fields::KeyFields};
 use std::cmp::Ordering;
 
 /// Receives output pairs.
@@ -161,6 +161,8 @@ pub enum KeyOrder {
     Reverse,
     /// By a function of the job.
     By(fn(&[u8], &[u8]) -> Ordering),
+    /// By parts of the key.
+    Fields(KeyFields),
 }
 
 impl KeyOrder {
@@ -171,6 +173,7 @@ impl KeyOrder {
             KeyOrder::Bytes => a.cmp(b),
             KeyOrder::Reverse => b.cmp(a),
             KeyOrder::By(order) => order(a, b),
+            KeyOrder::Fields(fields) => fields.compare(a, b),
         }
     }
 }

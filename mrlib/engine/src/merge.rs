@@ -34,7 +34,7 @@ impl SortOrder {
         match self.keys {
             KeyOrder::Bytes => prefix(key),
             KeyOrder::Reverse => !prefix(key),
-            KeyOrder::By(_) => 0,
+            KeyOrder::By(_) | KeyOrder::Fields(_) => 0,
         }
     }
 

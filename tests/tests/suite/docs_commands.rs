@@ -36,7 +36,7 @@ use std::{
 const PAGE_TIMEOUT: Duration = Duration::from_mins(4);
 
 /// Pages that have a test below.
-const TESTED_PAGES: [&str; 11] = [
+const TESTED_PAGES: [&str; 12] = [
     "README.md",
     "docs/operate/by-hand.md",
     "docs/operate/machines.md",
@@ -48,6 +48,7 @@ const TESTED_PAGES: [&str; 11] = [
     "docs/research/simulator.md",
     "docs/guide/tutorial.md",
     "docs/guide/gateway.md",
+    "docs/guide/hadoop.md",
 ];
 
 /// A directive in a comment before a block.
@@ -400,6 +401,11 @@ fn commands_of_the_page_about_several_namenodes_run() {
 #[test]
 fn commands_of_the_page_about_the_gateway_run() {
     run_page("docs/guide/gateway.md", "");
+}
+
+#[test]
+fn commands_of_the_page_about_hadoop_run() {
+    run_page("docs/guide/hadoop.md", "");
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod faults;
 mod faults_disk;
 mod faults_local;
 mod gateway;
+mod hadoop;
 mod jobs;
 mod jobs_drain;
 mod jobs_faults;

@@ -140,7 +140,7 @@ impl CombineTable {
     /// Creates an empty table. Returns None if the keys are not sorted by bytes, or there are too
     /// many partitions. `bytes_max` must be below 4 GiB.
     pub(crate) fn new(order: SortOrder, partitions: u32, bytes_max: usize, by_key: bool) -> Option<Self> {
-        if matches!(order.keys, KeyOrder::By(_)) || partitions > PARTITIONS_MAX {
+        if matches!(order.keys, KeyOrder::By(_) | KeyOrder::Fields(_)) || partitions > PARTITIONS_MAX {
             return None;
         }
         // Use half of the memory: growing and sorting the slots needs a copy, and so does

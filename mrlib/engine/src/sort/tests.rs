@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::partition::HashPartitioner;
-use mrlib_api::{KeyOrder, Partitioner, Values};
+use mrlib_api::{KeyFields, KeyOrder, Partitioner, Values};
 use proptest::prelude::*;
 
 type Pair = (Vec<u8>, Vec<u8>);
@@ -164,7 +164,8 @@ fn case() -> impl Strategy<Value = Case> {
     let keys = prop_oneof![
         Just(KeyOrder::Bytes),
         Just(KeyOrder::Reverse),
-        Just(KeyOrder::By(|a, b| a.to_ascii_lowercase().cmp(&b.to_ascii_lowercase())))
+        Just(KeyOrder::By(|a, b| a.to_ascii_lowercase().cmp(&b.to_ascii_lowercase()))),
+        Just(KeyOrder::Fields(KeyFields::parse("-k2,2 -k1r", b'a').expect("valid options")))
     ];
     let memory = prop_oneof![0u64..2000, 2000u64..20_000];
     (keys, any::<bool>(), 1u32..5, memory, 2usize..6, any::<bool>(), any::<bool>()).prop_map(

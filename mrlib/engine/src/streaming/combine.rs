@@ -1,6 +1,6 @@
 //! Runs the combiner program over sorted portions of the output of the mapper program.
 
-use super::{COMBINER, StreamReducer};
+use super::{COMBINER, StreamReducer, fields::LineFormat};
 use mrlib_api::{Conf, Context, Emit, Reducer as _, TaskError};
 
 /// Bytes of keys and values in a portion.
@@ -9,6 +9,8 @@ const PORTION_BYTES: usize = 16 << 20;
 /// Collects pairs. Each full portion is processed by a new combiner process.
 pub(super) struct PortionCombiner {
     conf: Conf,
+    /// The format of the lines of the mapper.
+    format: LineFormat,
     bytes: Vec<u8>,
     pairs: Vec<Pair>,
 }
@@ -20,17 +22,18 @@ struct Pair {
 }
 
 impl PortionCombiner {
-    pub(super) fn new(conf: Conf) -> Self {
-        Self { conf, bytes: Vec::new(), pairs: Vec::new() }
+    pub(super) fn new(conf: Conf, format: LineFormat) -> Self {
+        Self { conf, format, bytes: Vec::new(), pairs: Vec::new() }
     }
 
+    /// Adds a line of the mapper.
     pub(super) fn add(
         &mut self,
-        key: &[u8],
-        value: &[u8],
+        line: &[u8],
         out: &mut dyn Emit,
         context: &mut Context,
     ) -> Result<(), TaskError> {
+        let (key, value) = self.format.split(line);
         self.pairs.push(Pair { start: self.bytes.len(), key_bytes: key.len(), value_bytes: value.len() });
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value);

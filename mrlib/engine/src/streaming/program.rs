@@ -8,7 +8,7 @@
 //! direction and reports are signs of life. A slow program gets only little input in advance
 //! ([`Window`]).
 
-use super::{command::split_command, report::Reports, window::Window};
+use super::{ENVIRONMENT, EXIT_STATUS, command::split_command, report::Reports, window::Window};
 use crate::process::{MARK_VAR, shim};
 use crossbeam::channel::{self, Receiver, Select, Sender, TryRecvError, TrySendError};
 use mrlib_api::{Conf, Context, TaskError, task_settings};
@@ -17,6 +17,7 @@ use rustix::{
     io::{Errno, ioctl_fionread},
 };
 use std::{
+    collections::BTreeMap,
     env,
     io::{self, Read as _, Write as _},
     os::unix::process::ExitStatusExt as _,
@@ -88,6 +89,8 @@ pub(super) struct Program {
     threads: Receiver<()>,
     /// Whether the exit status was read.
     has_ended: bool,
+    /// Whether an exit status other than 0 is an error.
+    status_counts: bool,
 }
 
 /// What the task and the threads of the pipes share, besides the data.
@@ -133,6 +136,7 @@ impl Program {
         run(Box::new(move || reporting.read(stderr)));
         let (chunk, to, bytes_queued) = (Vec::with_capacity(CHUNK_BYTES), Some(to), 0);
         let (window, has_ended) = (Window::new(Instant::now()), false);
+        let status_counts = conf.parse(EXIT_STATUS, true)?;
         Ok(Self {
             name,
             child,
@@ -146,6 +150,7 @@ impl Program {
             window,
             threads,
             has_ended,
+            status_counts,
         })
     }
 
@@ -291,7 +296,7 @@ impl Program {
             self.close_pipes();
             self.reports.apply_to(context);
         }
-        if status.success() {
+        if status.success() || (!self.status_counts && status.code().is_some()) {
             return context.check();
         }
         // This is not an error of the current record, because the program may have failed at a much
@@ -393,7 +398,7 @@ fn spawn(name: &str, argv: &[String], conf: &Conf) -> Result<Child, TaskError> {
     }
     for (key, value) in conf.iter() {
         let variable = variable_name(key);
-        if !variable.starts_with(RESERVED_PREFIX) && variable != MARK_VAR {
+        if !is_reserved(&variable) && key != ENVIRONMENT {
             command.env(variable, value);
         }
     }
@@ -414,7 +419,35 @@ fn spawn(name: &str, argv: &[String], conf: &Conf) -> Result<Child, TaskError> {
     if let Some(kind) = conf.get(task_settings::TASK_KIND) {
         command.env("mapreduce_task_ismap", (kind == "map").to_string());
     }
+    for (variable, value) in environment(conf)? {
+        command.env(variable, value);
+    }
     command.spawn().map_err(TaskError::io(format!("start {name}")))
+}
+
+/// Returns whether a variable is only for the task process.
+fn is_reserved(variable: &str) -> bool {
+    variable.starts_with(RESERVED_PREFIX) || variable == MARK_VAR
+}
+
+/// Returns the environment variables of the setting [`ENVIRONMENT`].
+pub(super) fn environment(conf: &Conf) -> Result<BTreeMap<String, String>, TaskError> {
+    let Some(text) = conf.get(ENVIRONMENT) else { return Ok(BTreeMap::new()) };
+    let variables: BTreeMap<String, String> = serde_json::from_str(text).map_err(|error| {
+        TaskError::Program(format!("setting {ENVIRONMENT} is not a JSON object of texts: {error}"))
+    })?;
+    let cannot_be_set = |name: &&String| is_reserved(name) || name.is_empty() || name.contains(['=', '\0']);
+    if let Some(name) = variables.keys().find(cannot_be_set) {
+        return Err(TaskError::Program(format!(
+            "setting {ENVIRONMENT}: {name:?} cannot be set: use another name"
+        )));
+    }
+    if let Some((name, _)) = variables.iter().find(|(_, value)| value.contains('\0')) {
+        return Err(TaskError::Program(format!(
+            "setting {ENVIRONMENT}: the value of {name} has a NUL character"
+        )));
+    }
+    Ok(variables)
 }
 
 /// Escapes line breaks and other control characters of a command, because the first line of an

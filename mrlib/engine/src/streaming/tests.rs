@@ -306,3 +306,34 @@ fn combiner_program_gets_sorted_pairs() {
     assert_eq!(counters["COMBINE_INPUT_RECORDS"], 6);
     assert_eq!(counters["COMBINE_OUTPUT_RECORDS"], 3);
 }
+
+#[test]
+fn keys_of_several_fields_environment_and_exit_status_are_settings() {
+    let several = conf(&[
+        (MAPPER, "cat"),
+        ("input.format", "keyvalue"),
+        (fields::MAP_INPUT_SEPARATOR, "."),
+        (fields::MAP_OUTPUT_SEPARATOR, "."),
+        (fields::MAP_OUTPUT_FIELDS, "2"),
+    ]);
+    let (out, _, _) = run_mapper(&several, [b"b.c".as_slice()]).expect("cat");
+    assert_eq!(out.0, pairs(&[("offset.b", "c")]));
+
+    let environment = conf(&[(MAPPER, "sh -c 'echo \"$LC_X\"'"), (ENVIRONMENT, r#"{"LC_X": "v 1"}"#)]);
+    let (out, _, _) = run_mapper(&environment, []).expect("sh");
+    assert_eq!(out.0, pairs(&[("v 1", "")]));
+    for text in ["[]", r#"{"FERMATA_X": "1"}"#, r#"{"a=b": "1"}"#, r#"{"a": 1}"#] {
+        assert!(job(&conf(&[(MAPPER, "cat"), (ENVIRONMENT, text)])).is_err(), "{text}");
+    }
+
+    assert!(run_mapper(&conf(&[(MAPPER, "false")]), []).is_err());
+    assert!(run_mapper(&conf(&[(MAPPER, "false"), (EXIT_STATUS, "false")]), []).is_ok());
+    for (name, value) in [
+        (fields::MAP_OUTPUT_SEPARATOR, ""),
+        (fields::MAP_OUTPUT_FIELDS, "x"),
+        (fields::SORT_FIELDS, "-k0"),
+        (fields::KEY_SEPARATOR, "ab"),
+    ] {
+        assert!(job(&conf(&[(MAPPER, "cat"), (name, value)])).is_err(), "{name}");
+    }
+}

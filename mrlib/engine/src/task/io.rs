@@ -46,6 +46,7 @@ impl Dfs {
                 connect_timeout: Period(Duration::from_millis(connect_timeout_ms)),
                 parallel_blocks: parallel_blocks as usize,
                 short_circuit,
+                ..config
             };
         }
         Self { config, connection: OnceLock::new() }
