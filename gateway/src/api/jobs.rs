@@ -93,6 +93,9 @@ pub(super) struct NewJob {
     conf: BTreeMap<String, String>,
     /// Whether the executable promises that its input may be divided at any record.
     divisible: bool,
+    /// The folder with the program and the side files, directly in `/tmp/fermata/staging`. It is
+    /// deleted when the job ends; empty for none.
+    staging: String,
 }
 
 /// A submitted job.
@@ -124,7 +127,7 @@ pub(super) async fn submit(
         reduces: new.reduces,
         conf: new.conf,
         divisible: new.divisible,
-        staging: String::new(),
+        staging: new.staging,
     };
     let job = caller.jobs().await?.submit(submission).await?;
     Ok((StatusCode::CREATED, Json(Submitted { job })))
