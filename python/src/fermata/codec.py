@@ -16,7 +16,7 @@ import pickle
 import re
 import struct
 from collections.abc import Callable
-from json.decoder import scanstring
+from json.decoder import scanstring  # type: ignore[attr-defined]
 from json.encoder import encode_basestring
 from typing import Any
 

@@ -134,7 +134,7 @@ class Gateway:
         known = False
         while True:
             try:
-                if hasattr(body, "seek"):
+                if body is not None and not isinstance(body, bytes):
                     body.seek(0)
                 answer = self._send(method, path, query, body, kind=kind, stream=stream)
                 known = True

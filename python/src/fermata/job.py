@@ -225,8 +225,9 @@ def _add_counters(result: Result, before: Result) -> None:
 
 def paths(given: Paths) -> list[str]:
     """Returns a list of paths."""
-    one = isinstance(given, (str, PathLike))
-    return [fspath(path) for path in ([given] if one else given)]  # type: ignore[list-item, union-attr]
+    if isinstance(given, (str, PathLike)):
+        return [fspath(given)]
+    return [fspath(path) for path in given]
 
 
 def _name_of(given: Function) -> str:
@@ -262,7 +263,7 @@ def _run_local(
             raise FermataError(f"output {output} exists already: name a new folder, or delete it")
         target.parent.mkdir(parents=True, exist_ok=True)
     side = {Path(path).name: str(Path(path).resolve()) for path in files}
-    for path in side.values():
+    for path in files:
         if not Path(path).is_file():
             raise FermataError(f"side file {path} does not exist on this machine")
     try:

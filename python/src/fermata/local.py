@@ -12,6 +12,7 @@ import heapq
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -164,10 +165,10 @@ class _Runs:
         self._lines = []
 
 
-def _merged(runs: list[str], spare: str) -> Iterator[str]:
+def _merged(runs: list[str]) -> Iterator[str]:
     """Merges sorted runs. Many runs are merged to fewer first."""
     while len(runs) > _MERGE_MAX:
-        name = f"{spare}-{len(runs)}"
+        name = f"{runs[0]}-merged"
         with open(name, "wb") as file:
             write = _write_lines(file)
             for batch in _batches(heapq.merge(*map(_read_lines, runs[:_MERGE_MAX]), key=_key_of)):
@@ -215,7 +216,7 @@ def run_task(step: Step, of: Task) -> Done:
                 with open(of.output, "wb") as file:
                     run_map(step, batches, counting(_write_lines(file), "MAP_OUTPUT_RECORDS"))
         else:
-            batches = _batches(_merged(of.inputs, f"{of.output}.merge"))
+            batches = _batches(_merged(of.inputs))
             batches = _counted(batches, "REDUCE_INPUT_RECORDS", counters)
             with open(of.output, "wb") as file:
                 run_reduce(step, batches, counting(_write_lines(file), "REDUCE_OUTPUT_RECORDS"))
@@ -336,7 +337,7 @@ def run(
                     counters.update(result.counters)
                 return results
 
-            maps = []
+            maps: list[Task] = []
             for path, start, end in _splits(find_inputs(inputs), processes > 0):
                 index = len(maps)
                 name = f"{work}/m{index}" if step.reducer is not None else f"{parts}/part-m-{index:05}"
@@ -353,9 +354,7 @@ def run(
         parts.chmod(0o755)
         os.rename(parts, output)
     except BaseException:
-        for path in parts.iterdir():
-            path.unlink()
-        parts.rmdir()
+        shutil.rmtree(parts, ignore_errors=True)
         raise
     return dict(counters)
 
