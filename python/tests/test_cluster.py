@@ -139,7 +139,7 @@ def test_wrong_requests_are_refused_in_one_line(cluster: Cluster, books: Path, f
         ("priority", lambda: job.run(here, cluster=cluster, priority="much")),
         ("is the cluster running", lambda: job.run(here, cluster=Cluster("127.0.0.1:1", token="x"))),
         ("write HOST:PORT", lambda: Cluster("http://x/y")),
-        ("there is no job job_9999", lambda: cluster.job("job_9999")),
+        ("there is no job_9999", lambda: cluster.job("job_9999")),
     ]
     if cluster.gateway._headers:
         stranger = Cluster(address, token="f1:user:ann:-:99999999999:00")

@@ -96,9 +96,10 @@ def test_folders(cluster: Cluster, folder: str, books: Path) -> None:
 
 
 def test_long_folders_are_listed_in_pages(cluster: Cluster, folder: str) -> None:
-    for number in range(30):
-        cluster.files.mkdir(f"{folder}/{number:04}")
-    assert len(cluster.files.ls(folder, detail=False)) == 30
+    names = [f"{folder}/{number:04}" for number in range(1001)]
+    for name in names:
+        cluster.gateway.files("PUT", "MKDIRS", name)
+    assert cluster.files.ls(folder, detail=False) == names
 
 
 def test_pandas_reads_and_writes(options: dict[str, str], folder: str) -> None:

@@ -232,7 +232,7 @@ def run_reduce(step: Step, batches: Iterable[Batch], write: Write) -> None:
     function, made = _method(step.reducer, "reduce")
     _call(lambda: _begin(made), "setup of the reducer")
     value_of = ValuesOfTexts().__getitem__
-    pairs = chain.from_iterable([line.split("\t", 1) for line in batch] for batch in batches)
+    pairs = chain.from_iterable(map(_pairs_of, batches))
     out: list[str] = []
     for text, group in groupby(pairs, itemgetter(0)):
         key = decode_key(text)
@@ -250,6 +250,12 @@ def run_reduce(step: Step, batches: Iterable[Batch], write: Write) -> None:
             out = []
     write(out)
     _call(lambda: write(encoder.lines(_end(made))), "finish of the reducer")
+
+
+def _pairs_of(batch: list[str]) -> Iterator[tuple[str, str]]:
+    """Returns the texts of keys and values. Every encoded line has exactly one tab."""
+    texts = "\t".join(batch).split("\t")
+    return zip(texts[::2], texts[1::2])
 
 
 def lines_of(blocks: Iterable[bytes], kind: str) -> Iterator[Batch]:
