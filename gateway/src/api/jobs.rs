@@ -135,7 +135,7 @@ pub(super) async fn submit(
 }
 
 /// Shows a job.
-#[utoipa::path(get, path = "/api/v1/jobs/{job}", params(("job" = String, Path, pattern = "^job_[0-9]+$")), responses(
+#[utoipa::path(get, path = "/api/v1/jobs/{job}", params(("job" = String, Path)), responses(
     (status = 200, body = Job), (status = "4XX", body = ErrorReply), (status = "5XX", body = ErrorReply)))]
 pub(super) async fn show(caller: Caller, Path(id): Path<String>) -> Answer<Job> {
     Ok(Json(caller.jobs().await?.job(&id).await?))
@@ -143,7 +143,7 @@ pub(super) async fn show(caller: Caller, Path(id): Path<String>) -> Answer<Job> 
 
 /// Sends the job whenever it changes, until it has ended: server-sent events `job`, with the job as
 /// JSON. An event `error` ends a stream that cannot continue.
-#[utoipa::path(get, path = "/api/v1/jobs/{job}/watch", params(("job" = String, Path, pattern = "^job_[0-9]+$")), responses(
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/watch", params(("job" = String, Path)), responses(
     (status = 200, content_type = "text/event-stream", body = Job),
     (status = "4XX", body = ErrorReply), (status = "5XX", body = ErrorReply)))]
 pub(super) async fn watch(caller: Caller, Path(id): Path<String>) -> Result<Response, ApiError> {
@@ -226,7 +226,7 @@ fn digest(job: &Job) -> Digest {
 }
 
 /// Kills a job, and returns it.
-#[utoipa::path(post, path = "/api/v1/jobs/{job}/kill", params(("job" = String, Path, pattern = "^job_[0-9]+$")), responses(
+#[utoipa::path(post, path = "/api/v1/jobs/{job}/kill", params(("job" = String, Path)), responses(
     (status = 200, body = Job), (status = "4XX", body = ErrorReply), (status = "5XX", body = ErrorReply)))]
 pub(super) async fn kill(caller: Caller, Path(id): Path<String>) -> Answer<Job> {
     Ok(Json(caller.jobs().await?.kill(&id).await?))
@@ -254,7 +254,7 @@ pub(super) struct TasksPage {
 }
 
 /// Lists the tasks of a job.
-#[utoipa::path(get, path = "/api/v1/jobs/{job}/tasks", params(("job" = String, Path, pattern = "^job_[0-9]+$"), TasksQuery), responses(
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/tasks", params(("job" = String, Path), TasksQuery), responses(
     (status = 200, body = TasksPage), (status = "4XX", body = ErrorReply), (status = "5XX", body = ErrorReply)))]
 pub(super) async fn tasks(
     caller: Caller,
@@ -275,21 +275,21 @@ pub(super) struct Counters {
 }
 
 /// Shows the counters of a job. Only its owner and admins see them.
-#[utoipa::path(get, path = "/api/v1/jobs/{job}/counters", params(("job" = String, Path, pattern = "^job_[0-9]+$")), responses(
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/counters", params(("job" = String, Path)), responses(
     (status = 200, body = Counters), (status = "4XX", body = ErrorReply), (status = "5XX", body = ErrorReply)))]
 pub(super) async fn counters(caller: Caller, Path(id): Path<String>) -> Answer<Counters> {
     Ok(Json(Counters { counters: caller.jobs().await?.job(&id).await?.counters }))
 }
 
 /// Shows why a job waits, and its last events.
-#[utoipa::path(get, path = "/api/v1/jobs/{job}/why", params(("job" = String, Path, pattern = "^job_[0-9]+$")), responses(
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/why", params(("job" = String, Path)), responses(
     (status = 200, body = WhyReply), (status = "4XX", body = ErrorReply), (status = "5XX", body = ErrorReply)))]
 pub(super) async fn why(caller: Caller, Path(id): Path<String>) -> Answer<WhyReply> {
     Ok(Json(caller.jobs().await?.why(&id).await?))
 }
 
 /// Shows a task with its attempts.
-#[utoipa::path(get, path = "/api/v1/tasks/{task}", params(("task" = String, Path, pattern = "^job_[0-9]+\\.[mr][0-9]+$")), responses(
+#[utoipa::path(get, path = "/api/v1/tasks/{task}", params(("task" = String, Path)), responses(
     (status = 200, body = Task), (status = "4XX", body = ErrorReply), (status = "5XX", body = ErrorReply)))]
 pub(super) async fn task(caller: Caller, Path(id): Path<String>) -> Answer<Task> {
     let found = caller.jobs().await?.task(&id).await?;
@@ -305,7 +305,7 @@ pub(super) struct Resume {
 }
 
 /// Resumes a paused task.
-#[utoipa::path(post, path = "/api/v1/tasks/{task}/resume", params(("task" = String, Path, pattern = "^job_[0-9]+\\.[mr][0-9]+$")), request_body = Resume,
+#[utoipa::path(post, path = "/api/v1/tasks/{task}/resume", params(("task" = String, Path)), request_body = Resume,
     responses((status = 204), (status = "4XX", body = ErrorReply), (status = "5XX", body = ErrorReply)))]
 pub(super) async fn resume(
     caller: Caller,
@@ -326,7 +326,7 @@ async fn find_attempt(jobs: &JobTracker, id: &str) -> Result<Attempt, ApiError> 
 }
 
 /// Shows an attempt.
-#[utoipa::path(get, path = "/api/v1/attempts/{attempt}", params(("attempt" = String, Path, pattern = "^job_[0-9]+\\.[mr][0-9]+\\.[0-9]+$")), responses(
+#[utoipa::path(get, path = "/api/v1/attempts/{attempt}", params(("attempt" = String, Path)), responses(
     (status = 200, body = Attempt), (status = "4XX", body = ErrorReply), (status = "5XX", body = ErrorReply)))]
 pub(super) async fn attempt(caller: Caller, Path(id): Path<String>) -> Answer<Attempt> {
     Ok(Json(find_attempt(&caller.jobs().await?, &id).await?))
@@ -345,7 +345,7 @@ pub(super) struct LogQuery {
 }
 
 /// Shows the end of the log of an attempt, as text.
-#[utoipa::path(get, path = "/api/v1/attempts/{attempt}/log", params(("attempt" = String, Path, pattern = "^job_[0-9]+\\.[mr][0-9]+\\.[0-9]+$"), LogQuery), responses(
+#[utoipa::path(get, path = "/api/v1/attempts/{attempt}/log", params(("attempt" = String, Path), LogQuery), responses(
     (status = 200, content_type = "text/plain", body = String),
     (status = "4XX", body = ErrorReply), (status = "5XX", body = ErrorReply)))]
 pub(super) async fn log(
@@ -386,7 +386,7 @@ pub(super) struct Preempt {
 }
 
 /// Requests the preemption of an attempt. The program may refuse it, which `why` of the task shows.
-#[utoipa::path(post, path = "/api/v1/attempts/{attempt}/preempt", params(("attempt" = String, Path, pattern = "^job_[0-9]+\\.[mr][0-9]+\\.[0-9]+$")),
+#[utoipa::path(post, path = "/api/v1/attempts/{attempt}/preempt", params(("attempt" = String, Path)),
     request_body = Preempt,
     responses((status = 202), (status = "4XX", body = ErrorReply), (status = "5XX", body = ErrorReply)))]
 pub(super) async fn preempt(
