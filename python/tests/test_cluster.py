@@ -14,7 +14,6 @@ import pytest
 from conftest import WORDS
 from test_local import Longest, Pairs, failing, total, words
 
-import fermata
 from fermata import Cluster, FermataError, GatewayError, Job, JobFailed
 from fermata.gateway import find
 
@@ -62,7 +61,9 @@ def test_job_keeps_its_output_and_leaves_nothing_else(
     result.close()
     text = b"".join(cluster.files.cat(f"{folder}/out/part-*").values()).decode()
     assert "the\t3\n" in text
-    with pytest.raises(GatewayError, match=r"output .*/out exists already in the cluster: name a new"):
+    with pytest.raises(
+        GatewayError, match=r"output .*/out exists already in the cluster: name a new"
+    ):
         job.run(f"{folder}/books", cluster=cluster, output=f"fermata://{folder}/out")
     eventually(lambda: not cluster.files.ls(staging, detail=False))
     assert set(cluster.files.ls("/tmp", detail=False)) == before
@@ -74,7 +75,9 @@ def test_classes_files_and_pipelines(cluster: Cluster, tmp_path: Path) -> None:
     inputs = f"file://{tmp_path}/a"
     result = Job(Longest, Longest).run(inputs, cluster=cluster, files=[tmp_path / "stop.txt"])
     assert list(result) == [(None, "longest")]
-    keys = Job(lambda line: [((len(line), line.encode(), None, 1.5, True), [line])], lambda k, v: list(v))
+    keys = Job(
+        lambda line: [((len(line), line.encode(), None, 1.5, True), [line])], lambda k, v: list(v)
+    )
     flat = Job(lambda key, value: [(key[0], (key[1], value))])
     pipeline = keys | flat
     assert list(pipeline.run(inputs, cluster=cluster)) == list(pipeline.run(tmp_path / "a"))
@@ -116,7 +119,9 @@ def test_failure_has_the_traceback_of_the_task(cluster: Cluster, books: Path) ->
     def bad(word: str, counts: Iterable[int]) -> int:
         raise KeyError(word)
 
-    with pytest.raises(JobFailed, match=r"r0 failed 4 times: KeyError: 'a' \(the reducer failed at"):
+    with pytest.raises(
+        JobFailed, match=r"r0 failed 4 times: KeyError: 'a' \(the reducer failed at"
+    ):
         Job(words, bad).run(f"file://{books}", cluster=cluster)
 
     def missing(line: str) -> Pairs:
@@ -128,16 +133,31 @@ def test_failure_has_the_traceback_of_the_task(cluster: Cluster, books: Path) ->
         Job(missing).run(f"file://{books}", cluster=cluster)
 
 
+def test_bad_records_are_skipped(cluster: Cluster, books: Path) -> None:
+    conf = {"skip.bad.records": "3"}
+    result = Job(failing).run(f"file://{books}/one.txt", cluster=cluster, conf=conf)
+    assert list(result) == [("The end", 1)]
+    assert result.counters["SKIPPED_RECORDS"] == 1
+
+
 def test_wrong_requests_are_refused_in_one_line(cluster: Cluster, books: Path, folder: str) -> None:
     job, address = Job(words, total), cluster.gateway.address
     here = f"file://{books}"
     cases: list[tuple[str, Callable[[], Any]]] = [
-        ("input /none does not exist in the file system", lambda: job.run("/none", cluster=cluster)),
+        (
+            "input /none does not exist in the file system",
+            lambda: job.run("/none", cluster=cluster),
+        ),
         ("input none does not exist on this machine", lambda: job.run("none", cluster=cluster)),
-        ("setting split.sise is unknown: did you mean split.size", lambda: job.run(
-            here, cluster=cluster, conf={"split.sise": "1"})),
+        (
+            "setting split.sise is unknown: did you mean split.size",
+            lambda: job.run(here, cluster=cluster, conf={"split.sise": "1"}),
+        ),
         ("priority", lambda: job.run(here, cluster=cluster, priority="much")),
-        ("is the cluster running", lambda: job.run(here, cluster=Cluster("127.0.0.1:1", token="x"))),
+        (
+            "is the cluster running",
+            lambda: job.run(here, cluster=Cluster("127.0.0.1:1", token="x")),
+        ),
         ("write HOST:PORT", lambda: Cluster("http://x/y")),
         ("there is no job_9999", lambda: cluster.job("job_9999")),
     ]
@@ -244,7 +264,9 @@ def test_preempted_map_of_a_function_loses_no_work(cluster: Cluster, folder: str
 
     for combiner in (None, total):
         output = f"{folder}/out{bool(combiner)}"
-        running = Job(slow, total, combiner=combiner).submit(f"{folder}/in", cluster=cluster, output=output)
+        running = Job(slow, total, combiner=combiner).submit(
+            f"{folder}/in", cluster=cluster, output=output
+        )
 
         def preempted() -> bool:
             try:

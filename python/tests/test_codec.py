@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from fermata.codec import KeyTexts, ValuesOfTexts, decode_key, decode_value, encode_key, encode_value
+from fermata.codec import (
+    KeyTexts,
+    ValuesOfTexts,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
 
 KEYS: list[Any] = [
     *("", "a", "a b", "a\tb", "a\n", "\r", "\x00", "\x01A", "\x0e", "ü", "日本", "\ud800"),

@@ -171,7 +171,9 @@ def test_blocks_are_cut_at_lines() -> None:
     data = text.encode()
     for size in range(1, len(data) + 1):
         blocks = [data[at : at + size] for at in range(0, len(data), size)]
-        assert list(itertools.chain.from_iterable(worker.lines_of(blocks, "lines"))) == text.split("\n")
+        assert list(itertools.chain.from_iterable(worker.lines_of(blocks, "lines"))) == text.split(
+            "\n"
+        )
 
 
 def failing(line: str) -> Pairs:
@@ -185,7 +187,9 @@ def test_failure_has_the_traceback_of_the_function(books: Path, processes: int) 
     with pytest.raises(JobFailed) as raised:
         Job(failing, total).run(books / "one.txt", processes=processes)
     text = str(raised.value)
-    assert "\n" not in text and "local job failed: map 0 of " in text and "ValueError: no dogs" in text
+    assert (
+        "\n" not in text and "local job failed: map 0 of " in text and "ValueError: no dogs" in text
+    )
     assert "the mapper failed at the record 'the cat and the dog'" in text
     assert 'raise ValueError("no dogs")' in raised.value.traceback
     assert "worker.py" not in raised.value.traceback
@@ -217,13 +221,20 @@ def test_wrong_jobs_are_refused() -> None:
 
 def test_values_that_are_wrong_are_named(books: Path) -> None:
     for mapper, message in [
-        (lambda line: [([1], 1)], "unhashable type: 'list'"),
-        (lambda line: [1], "cannot unpack"),
+        (
+            lambda line: [([1], 1)],
+            r"unhashable type: 'list' \(the mapper gave \(\[1\], 1\) instead of",
+        ),
+        (lambda line: [1], r"cannot unpack .* \(the mapper gave 1 instead of a key and a value\)"),
         (lambda line: 7, "not iterable"),
         (lambda line: [({1: 2}.keys(), 1)], "a key of type dict_keys|unhashable"),
     ]:
         with pytest.raises(JobFailed, match=message):
             Job(mapper, total).run(books)
+        with pytest.raises(JobFailed, match=message):
+            Job(mapper, total, combiner=total).run(books)
+    with pytest.raises(JobFailed, match=r"the reducer gave 7 instead of"):
+        Job(words, lambda word, counts: iter([7])).run(books)
 
 
 def test_counters_are_checked() -> None:
@@ -259,7 +270,9 @@ def test_objects_of_the_script_travel(tmp_path: Path) -> None:
         "print(list(fermata.Job(points, largest).run('in', processes=1)))\n"
     )
     (tmp_path / "in").write_text("1\n3\n2\n")
-    ran = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True
+    )
     assert ran.stdout.splitlines()[-1] == "[('p', Point(x=6))]", ran.stderr
     assert ran.stdout.count("printed by a task") == 3
 

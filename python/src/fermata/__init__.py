@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from fermata.errors import FermataError, GatewayError, JobFailed
 from fermata.context import Task, count, file, status, task
+from fermata.errors import FermataError, GatewayError, JobFailed
 
 if TYPE_CHECKING:
     from fermata.cluster import Cluster, RunningJob

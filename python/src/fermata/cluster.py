@@ -121,7 +121,10 @@ class Cluster:
             answer = self.api("POST", "/jobs", request)
         except BaseException as error:
             # Without an answer the JobTracker may have accepted the job, which then needs its files.
-            refused = isinstance(error, GatewayError) and error.code not in ("unavailable", "internal")
+            refused = isinstance(error, GatewayError) and error.code not in (
+                "unavailable",
+                "internal",
+            )
             if not sent or refused:
                 with contextlib.suppress(OSError, FermataError):
                     self.files.rm(staging, recursive=True)
@@ -165,7 +168,9 @@ class Cluster:
         try:
             self.files.gateway.files("PUT", "MKDIRS", staging, permission="700")
         except OSError as error:
-            raise GatewayError(f"cannot make the staging folder: {error.strerror}", "denied") from None
+            raise GatewayError(
+                f"cannot make the staging folder: {error.strerror}", "denied"
+            ) from None
 
     def _check(self, inputs: Sequence[str], output: str) -> None:
         """Finds what would be refused anyway before anything is uploaded."""
@@ -175,7 +180,8 @@ class Cluster:
                 find_inputs([path])
         if output and self.files.exists(output):
             raise GatewayError(
-                f"output {output} exists already in the cluster: name a new folder, or delete it", "conflict"
+                f"output {output} exists already in the cluster: name a new folder, or delete it",
+                "conflict",
             )
 
     def _inputs(self, inputs: Sequence[str], folder: str) -> Iterator[str]:
@@ -313,7 +319,9 @@ def _side_files(files: Sequence[str], wheels: Sequence[str]) -> dict[str, str]:
         if not Path(path).is_file():
             raise FermataError(f"side file {path} does not exist on this machine")
         if name in found:
-            raise FermataError(f"two side files would be {name} in the folder of a task: rename one")
+            raise FermataError(
+                f"two side files would be {name} in the folder of a task: rename one"
+            )
         found[name] = path
     for path in wheels:
         if not path.endswith(".whl"):

@@ -149,7 +149,9 @@ class FermataFileSystem(AbstractFileSystem):  # type: ignore[misc]
         answer = self.gateway.files("PUT", "RENAME", path1, destination=path2)
         if not answer.json()["boolean"]:
             self.info(path1)
-            raise FileExistsError(f"{path1} cannot be moved to {path2}: it exists, or its folder does not")
+            raise FileExistsError(
+                f"{path1} cannot be moved to {path2}: it exists, or its folder does not"
+            )
 
     def cp_file(self, path1: str, path2: str, **_: Any) -> None:
         path1 = self._strip_protocol(path1)
@@ -174,7 +176,9 @@ class FermataFileSystem(AbstractFileSystem):  # type: ignore[misc]
         finally:
             answer.close()
 
-    def put_file(self, lpath: str, rpath: str, callback: Any = None, mode: str = "overwrite", **_: Any) -> None:
+    def put_file(
+        self, lpath: str, rpath: str, callback: Any = None, mode: str = "overwrite", **_: Any
+    ) -> None:
         rpath = self._strip_protocol(rpath)
         if os.path.isdir(lpath):
             self.makedirs(rpath, exist_ok=True)
@@ -182,7 +186,9 @@ class FermataFileSystem(AbstractFileSystem):  # type: ignore[misc]
         with open(lpath, "rb") as local:
             self._put(local, rpath, overwrite=mode == "overwrite")
 
-    def get_file(self, rpath: str, lpath: Any, callback: Any = None, outfile: Any = None, **_: Any) -> None:
+    def get_file(
+        self, rpath: str, lpath: Any, callback: Any = None, outfile: Any = None, **_: Any
+    ) -> None:
         rpath = self._strip_protocol(rpath)
         if self.isdir(rpath):
             os.makedirs(lpath, exist_ok=True)

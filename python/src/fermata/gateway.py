@@ -45,14 +45,18 @@ def find(mrctl: str | None = None) -> tuple[str, str | None]:
     try:
         ran = subprocess.run([program, "status", "--json"], capture_output=True, text=True)
     except OSError as error:
-        raise GatewayError(f"no cluster found: cannot run {program} ({error.strerror}); {advice}") from None
+        raise GatewayError(
+            f"no cluster found: cannot run {program} ({error.strerror}); {advice}"
+        ) from None
     try:
         status = json.loads(ran.stdout)
     except ValueError:
         why = ran.stderr.strip().removeprefix("mrctl: ").splitlines()
         raise GatewayError(f"no cluster found: {why[0] if why else program}; {advice}") from None
     if status["state"] == "stopped":
-        raise GatewayError(f"the cluster in {status['folder']} is stopped: start it with `mrctl up --detach`")
+        raise GatewayError(
+            f"the cluster in {status['folder']} is stopped: start it with `mrctl up --detach`"
+        )
     if not status["gateway"]:
         raise GatewayError(f"the cluster in {status['folder']} has no gateway: {advice}")
     if status["access"] == "open":
@@ -163,9 +167,7 @@ class Gateway:
     # Whether this gateway has ever answered.
     _has_answered = False
 
-    def api(
-        self, method: str, path: str, body: object = None, /, **query: str
-    ) -> Any:
+    def api(self, method: str, path: str, body: object = None, /, **query: str) -> Any:
         """Calls the REST API at `/api/v1` and returns the JSON of its answer."""
         data = None if body is None else json.dumps(body).encode()
         kind = None if body is None else "application/json"
@@ -176,7 +178,11 @@ class Gateway:
         if answer.status >= 400:
             raise _api_error(answer)
         kind = answer.headers.get("content-type", "")
-        return answer.json() if kind.startswith("application/json") else answer.data.decode("utf-8", "replace")
+        return (
+            answer.json()
+            if kind.startswith("application/json")
+            else answer.data.decode("utf-8", "replace")
+        )
 
     def events(self, path: str) -> Iterator[tuple[str, Any]]:
         """Returns the server-sent events of a call: their names and data."""
@@ -192,7 +198,9 @@ class Gateway:
                 elif text.startswith("data: "):
                     yield name, json.loads(text[6:])
         except urllib3.exceptions.HTTPError as error:
-            raise GatewayError(f"the gateway at {self.address} has stopped answering ({_reason(error)})") from error
+            raise GatewayError(
+                f"the gateway at {self.address} has stopped answering ({_reason(error)})"
+            ) from error
         finally:
             answer.close()
 

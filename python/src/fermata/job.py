@@ -59,7 +59,11 @@ class Job:
             ("combiner", combiner, "combine"),
         ):
             has_method = hasattr(given, method) or (what == "combiner" and hasattr(given, "reduce"))
-            if given is not None and not has_method and (isinstance(given, type) or not callable(given)):
+            if (
+                given is not None
+                and not has_method
+                and (isinstance(given, type) or not callable(given))
+            ):
                 raise FermataError(f"{what} {given!r} is no function and has no method {method}")
         self.mapper = mapper
         self.reducer = reducer
@@ -158,7 +162,9 @@ class Pipeline:
             raise FermataError("a pipeline needs a job")
         for job in self.jobs[:-1]:
             if job.text:
-                raise FermataError(f"job {job.name}: text=True is for the last job of a pipeline only")
+                raise FermataError(
+                    f"job {job.name}: text=True is for the last job of a pipeline only"
+                )
 
     def __or__(self, other: Job | Pipeline) -> Pipeline:
         return Pipeline(self, other)
@@ -191,22 +197,28 @@ class Pipeline:
             shown = Progress(progress, job.name)
             try:
                 if cluster is not None:
-                    before, result = result, cluster.run(
-                        job,
-                        step,
-                        current,
-                        target,
-                        reduces=reduces,
-                        files=paths(files),
-                        wheels=paths(wheels),
-                        conf=conf,
-                        queue=queue,
-                        priority=priority,
-                        progress=shown,
+                    before, result = (
+                        result,
+                        cluster.run(
+                            job,
+                            step,
+                            current,
+                            target,
+                            reduces=reduces,
+                            files=paths(files),
+                            wheels=paths(wheels),
+                            conf=conf,
+                            queue=queue,
+                            priority=priority,
+                            progress=shown,
+                        ),
                     )
                 else:
-                    before, result = result, _run_local(
-                        step, current, target, reduces, processes, paths(files), shown, job.name
+                    before, result = (
+                        result,
+                        _run_local(
+                            step, current, target, reduces, processes, paths(files), shown, job.name
+                        ),
                     )
             finally:
                 shown.end()
@@ -281,4 +293,6 @@ def _run_local(
             clean()
         raise
     files_here = LocalFileSystem()
-    return Result(str(target), counters, files_here, text=step.text, job=f"local {name}", clean=clean)
+    return Result(
+        str(target), counters, files_here, text=step.text, job=f"local {name}", clean=clean
+    )

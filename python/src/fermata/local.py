@@ -184,7 +184,9 @@ def _batches(lines: Iterator[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def _counted(batches: Iterable[list[Any]], name: str, counters: Counter[str]) -> Iterator[list[Any]]:
+def _counted(
+    batches: Iterable[list[Any]], name: str, counters: Counter[str]
+) -> Iterator[list[Any]]:
     for batch in batches:
         counters[name] += len(batch)
         yield batch
@@ -340,7 +342,9 @@ def run(
             maps: list[Task] = []
             for path, start, end in _splits(find_inputs(inputs), processes > 0):
                 index = len(maps)
-                name = f"{work}/m{index}" if step.reducer is not None else f"{parts}/part-m-{index:05}"
+                name = (
+                    f"{work}/m{index}" if step.reducer is not None else f"{parts}/part-m-{index:05}"
+                )
                 maps.append(Task("map", index, [path], start, end, name, max(reduces, 1), files))
             mapped = all_of(maps)
             if step.reducer is not None:

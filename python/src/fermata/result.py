@@ -85,7 +85,9 @@ class Result:
         rows = [(*_flat(key), *_flat(value)) for key, value in self]
         wrong = next((row for row in rows if len(row) != len(columns)), None)
         if wrong is not None:
-            raise FermataError(f"{len(columns)} columns are named, but a record has {len(wrong)}: {wrong}")
+            raise FermataError(
+                f"{len(columns)} columns are named, but a record has {len(wrong)}: {wrong}"
+            )
         return pandas.DataFrame(rows, columns=list(columns))
 
     def __repr__(self) -> str:

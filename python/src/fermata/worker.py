@@ -77,13 +77,28 @@ def _describe(record: object) -> str:
 
 
 class _Encoder:
-    """Makes output lines of pairs."""
+    """Makes output lines of the pairs that a function gives."""
 
     def __init__(self, text: bool) -> None:
         self.keys = KeyTexts()
         self.text = text
 
-    def lines(self, pairs: Iterable[Any]) -> list[str]:
+    def lines(self, pairs: list[Any], of: str) -> list[str]:
+        try:
+            return self._lines(pairs)
+        except Exception as error:
+            raise self.wrong(pairs, of) from error
+
+    def wrong(self, pairs: list[Any], of: str) -> TaskError:
+        """Returns the error for the first of the pairs that cannot be encoded."""
+        for pair in pairs:
+            try:
+                self._lines([pair])
+            except Exception:
+                return TaskError(f"{of} gave {_describe(pair)} instead of a key and a value")
+        return TaskError(f"{of} gave what cannot be written")
+
+    def _lines(self, pairs: list[Any]) -> list[str]:
         if self.text:
             return [_text_line(key, value) for key, value in pairs]
         keys, value_of = self.keys, encode_value
@@ -115,8 +130,11 @@ class _Combined:
 
     def add(self, pairs: list[tuple[Any, Any]]) -> None:
         keys, groups = self._encoder.keys, self._groups
-        for key, value in pairs:
-            groups[keys[key]].append(value)
+        try:
+            for key, value in pairs:
+                groups[keys[key]].append(value)
+        except Exception as error:
+            raise self._encoder.wrong(pairs, "the mapper") from error
         self._pairs += len(pairs)
         if self._pairs >= _COMBINE_PAIRS:
             self._combine()
@@ -172,7 +190,7 @@ def run_map(step: Step, batches: Iterable[Batch], write: Write) -> None:
             if combined is not None:
                 combined.add(some)
             else:
-                write(encoder.lines(some))
+                write(encoder.lines(some, "the mapper"))
 
     for batch in batches:
         records = records_of(batch)
@@ -183,10 +201,7 @@ def run_map(step: Step, batches: Iterable[Batch], write: Write) -> None:
             raise
         except Exception as error:
             at = len(records) - length_hint(position) - 1
-            where = f"the mapper failed at the record {_describe(records[at])}, or at one before it"
-            if at == 0 or len(records) <= 1:
-                where = f"the mapper failed at the record {_describe(records[at])}"
-            raise TaskError(where) from error
+            raise TaskError(f"the mapper failed at the record {_describe(records[at])}") from error
     _call(lambda: put(_end(made)), "finish of the mapper")
     if combined is not None:
         combined.finish()
@@ -240,22 +255,24 @@ def run_reduce(step: Step, batches: Iterable[Batch], write: Write) -> None:
             result = function(key, map(value_of, map(itemgetter(1), group)))
             if isinstance(result, Iterator):
                 while some := list(islice(result, _PAIRS)):
-                    out += encoder.lines(some)
+                    out += encoder.lines(some, "the reducer")
             elif result is not None:
-                out += encoder.lines([(key, result)])
+                out += encoder.lines([(key, result)], "the reducer")
+        except TaskError:
+            raise
         except Exception as error:
             raise TaskError(f"the reducer failed at the key {_describe(key)}") from error
         if len(out) >= _PAIRS:
             write(out)
             out = []
     write(out)
-    _call(lambda: write(encoder.lines(_end(made))), "finish of the reducer")
+    _call(lambda: write(encoder.lines(list(_end(made)), "the reducer")), "finish of the reducer")
 
 
 def _pairs_of(batch: list[str]) -> Iterator[tuple[str, str]]:
     """Returns the texts of keys and values. Every encoded line has exactly one tab."""
     texts = "\t".join(batch).split("\t")
-    return zip(texts[::2], texts[1::2])
+    return zip(texts[::2], texts[1::2], strict=True)
 
 
 def lines_of(blocks: Iterable[bytes], kind: str) -> Iterator[Batch]:
