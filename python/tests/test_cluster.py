@@ -162,8 +162,8 @@ def test_wrong_requests_are_refused_in_one_line(cluster: Cluster, books: Path, f
         ("there is no job_9999", lambda: cluster.job("job_9999")),
     ]
     if cluster.gateway._headers:
-        stranger = Cluster(address, token="f1:user:ann:-:99999999999:00")
-        cases.append(("token", lambda: job.run(here, cluster=stranger)))
+        unknown = Cluster(address, token="f1:user:ann:-:99999999999:00")
+        cases.append(("token", lambda: job.run(here, cluster=unknown)))
     for message, call in cases:
         with pytest.raises(FermataError) as raised:
             call()

@@ -135,7 +135,8 @@ def test_gzip_and_patterns(tmp_path: Path) -> None:
         file.write("x\n" * 10)
     (tmp_path / "b.txt").write_text("x y\n")
     (tmp_path / "c.csv").write_text("x\n")
-    result = Job(words, total).run([f"{tmp_path}/*.gz", f"{tmp_path}/[b]*"], processes=2)
+    (tmp_path / "_b").write_text("x\n")
+    result = Job(words, total).run([f"{tmp_path}/*.gz", f"{tmp_path}/[_b]*"], processes=2)
     assert dict(result) == {"x": 11, "y": 1}
     with pytest.raises(FermataError, match="input .*none does not exist on this machine"):
         Job(words, total).run(tmp_path / "none")

@@ -65,7 +65,7 @@ def find_inputs(inputs: Sequence[str]) -> list[Path]:
     found: dict[Path, None] = {}
     for given in inputs:
         path = Path(given)
-        paths = [path] if path.exists() else sorted(Path(path.anchor or ".").glob(_relative(path)))
+        paths = [path] if path.exists() else _matches(path)
         if not paths:
             raise FermataError(f"input {given} does not exist on this machine")
         for one in paths:
@@ -76,8 +76,15 @@ def find_inputs(inputs: Sequence[str]) -> list[Path]:
     return list(found)
 
 
-def _relative(path: Path) -> str:
-    return str(path.relative_to(path.anchor))
+def _matches(pattern: Path) -> list[Path]:
+    """Patterns skip names that begin with `.` or `_` unless they begin with it themselves."""
+    hidden = (".", "_")
+    names = sorted(Path(pattern.anchor or ".").glob(str(pattern.relative_to(pattern.anchor))))
+    return [
+        path
+        for path in names
+        if pattern.name.startswith(hidden) or not path.name.startswith(hidden)
+    ]
 
 
 def _files_below(folder: Path) -> Iterator[Path]:

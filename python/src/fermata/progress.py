@@ -8,7 +8,7 @@ _WIDTH = 20
 
 
 class Progress:
-    """Shows bars. Off unless standard error is a terminal or this is a notebook, or if told so."""
+    """Shows bars: as wanted, or if standard error is a terminal or this is a notebook."""
 
     def __init__(self, wanted: bool | None, name: str) -> None:
         self.on = (sys.stderr.isatty() or "ipykernel" in sys.modules) if wanted is None else wanted
