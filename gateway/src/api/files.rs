@@ -16,6 +16,7 @@ use utoipa::{IntoParams, ToSchema};
 #[into_params(parameter_in = Query)]
 pub(super) struct FileQuery {
     /// The path in the file system.
+    #[param(pattern = "^/")]
     path: String,
 }
 
@@ -24,8 +25,10 @@ pub(super) struct FileQuery {
 #[into_params(parameter_in = Query)]
 pub(super) struct FilesQuery {
     /// The path in the file system.
+    #[param(pattern = "^/")]
     path: String,
     /// Number of entries, 100 if missing, at most 1000.
+    #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
     /// The name to continue after: `next` of the page before.
     after: Option<String>,

@@ -40,6 +40,7 @@ pub(super) struct JobsQuery {
     /// Only jobs of this user.
     user: Option<String>,
     /// Number of entries, 100 if missing, at most 1000.
+    #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
     /// The ID to continue after: `next` of the page before.
     after: Option<String>,
@@ -93,6 +94,9 @@ pub(super) struct NewJob {
     conf: BTreeMap<String, String>,
     /// Whether the executable promises that its input may be divided at any record.
     divisible: bool,
+    /// The folder with the program and the side files, directly in `/tmp/fermata/staging`. It is
+    /// deleted when the job ends; empty for none.
+    staging: String,
 }
 
 /// A submitted job.
@@ -124,7 +128,7 @@ pub(super) async fn submit(
         reduces: new.reduces,
         conf: new.conf,
         divisible: new.divisible,
-        staging: String::new(),
+        staging: new.staging,
     };
     let job = caller.jobs().await?.submit(submission).await?;
     Ok((StatusCode::CREATED, Json(Submitted { job })))
@@ -235,6 +239,7 @@ pub(super) struct TasksQuery {
     /// Only tasks in this state.
     state: Option<String>,
     /// Number of entries, 100 if missing, at most 1000.
+    #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
     /// The ID to continue after: `next` of the page before.
     after: Option<String>,
@@ -332,8 +337,10 @@ pub(super) async fn attempt(caller: Caller, Path(id): Path<String>) -> Answer<At
 #[into_params(parameter_in = Query)]
 pub(super) struct LogQuery {
     /// `stderr` (if missing) or `stdout`.
+    #[param(pattern = "^(stderr|stdout)$")]
     stream: Option<String>,
     /// Number of bytes from the end, 64 KiB if missing, at most 4 MiB.
+    #[param(minimum = 1, maximum = 4_194_304)]
     tail: Option<u64>,
 }
 
@@ -374,6 +381,7 @@ pub(super) async fn log(
 #[serde(deny_unknown_fields)]
 pub(super) struct Preempt {
     /// `split` (a map), `pause` (a reduce) or `kill`.
+    #[schema(pattern = "^(split|pause|kill)$")]
     kind: String,
 }
 

@@ -20,7 +20,10 @@ use error::{ApiError, ErrorReply};
 use std::sync::Arc;
 use utoipa::{
     Modify, OpenApi,
-    openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityScheme},
+    openapi::{
+        RefOr, Schema,
+        security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityScheme},
+    },
 };
 
 type Answer<T> = Result<Json<T>, ApiError>;
@@ -54,7 +57,7 @@ const PAGE_MAX: usize = 1000;
         files::list,
     ),
     components(schemas(ErrorReply)),
-    modifiers(&Schemes),
+    modifiers(&Schemes, &Ids),
     security(("bearer" = []), ("delegation" = []), ("user.name" = []))
 )]
 struct Description;
@@ -70,6 +73,29 @@ impl Modify for Schemes {
         components.add_security_scheme("bearer", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
         components.add_security_scheme("delegation", query("delegation", "A token of the cluster."));
         components.add_security_scheme("user.name", query("user.name", "The user, in an open cluster only."));
+    }
+}
+
+/// The form of the IDs in paths, by name of the parameter.
+struct Ids;
+
+impl Modify for Ids {
+    fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
+        let number = "(0|[1-9][0-9]*)";
+        let (job, task) = (format!("job_{number}"), format!("\\.[mr]{number}"));
+        let forms = [
+            ("attempt", format!("^{job}{task}\\.{number}$")),
+            ("task", format!("^{job}{task}$")),
+            ("job", format!("^{job}$")),
+        ];
+        let items = openapi.paths.paths.values_mut();
+        let calls = items.flat_map(|item| [&mut item.get, &mut item.post]).flatten();
+        for parameter in calls.filter_map(|call| call.parameters.as_mut()).flatten() {
+            let form = forms.iter().find(|(name, _)| parameter.name == *name);
+            if let (Some((_, form)), Some(RefOr::T(Schema::Object(id)))) = (form, &mut parameter.schema) {
+                id.pattern = Some(form.clone());
+            }
+        }
     }
 }
 
@@ -153,6 +179,9 @@ mod tests {
             let answers = paths[path][method]["responses"].to_string();
             assert!(answers.contains(&format!("/{body}\"")), "{method} {path}: {answers}");
         }
+        let form = |path: &str| paths[path]["get"]["parameters"][0]["schema"]["pattern"].as_str().unwrap();
+        assert_eq!(form("/api/v1/jobs/{job}"), "^job_(0|[1-9][0-9]*)$");
+        assert!(form("/api/v1/attempts/{attempt}/log").ends_with("\\.(0|[1-9][0-9]*)$"));
         let schemas = &value["components"]["schemas"];
         assert!(schemas["Job"]["properties"]["submitted_ms"].is_object());
         for name in text.split("#/components/schemas/").skip(1).filter_map(|rest| rest.split('"').next()) {

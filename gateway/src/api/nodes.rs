@@ -17,6 +17,7 @@ use utoipa::{IntoParams, ToSchema};
 #[into_params(parameter_in = Query)]
 pub(super) struct NodesQuery {
     /// Number of entries, 100 if missing, at most 1000.
+    #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
     /// The name to continue after: `next` of the page before.
     after: Option<String>,

@@ -1,7 +1,7 @@
 //! The gateway of a real cluster: who may use it, `WebHDFS` over plain HTTP, and clients of other
 //! projects, also while daemons are killed.
 
-use crate::masters;
+use crate::{masters, python_package};
 use fermata_tests::{Cluster, TIMEOUT, Up, eventually, skip};
 use serde_json::{Value, json};
 use std::{
@@ -420,25 +420,9 @@ fn requests_above_the_limits_are_refused() {
 fn python() -> Option<&'static Path> {
     static PYTHON: OnceLock<Option<PathBuf>> = OnceLock::new();
     let found = PYTHON.get_or_init(|| {
-        let imports = |python: &Path| {
-            let ran = Command::new(python).args(["-c", "import hdfs, fsspec, requests"]).output();
-            ran.is_ok_and(|ran| ran.status.success())
-        };
-        if imports(Path::new("python3")) {
-            return Some("python3".into());
-        }
-        let folder = tempfile::tempdir_in(fermata_tests::binaries().with_file_name("tmp")).ok()?.keep();
-        let python = folder.join("bin/python3");
-        let made = Command::new("python3").args(["-m", "venv"]).arg(&folder).output();
-        let pip = Command::new(&python)
-            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
-            .args(["hdfs", "fsspec", "requests"])
-            .output();
-        let works = made.is_ok() && pip.is_ok() && imports(&python);
-        if !works {
-            let _ = fs::remove_dir_all(&folder);
-        }
-        works.then_some(python)
+        let imports = "hdfs, fsspec, requests";
+        let of_system = python_package::can_import(Path::new("python3"), imports).then(|| "python3".into());
+        of_system.or_else(|| python_package::virtual_environment(&["hdfs", "fsspec", "requests"], imports))
     });
     if found.is_none() {
         skip("webhdfs-clients", "the packages hdfs and fsspec of PyPI cannot be installed");

@@ -37,6 +37,7 @@ mod local_cluster;
 mod machines;
 mod masters;
 mod module_cycles;
+mod python_package;
 mod remote;
 mod retired_terms;
 mod schedulers;
