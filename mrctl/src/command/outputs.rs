@@ -165,7 +165,6 @@ fn all_unfinished() -> MutexGuard<'static, BTreeSet<PathBuf>> {
 
 /// Removes the unfinished outputs of this process, which ends while it has the result: no other can be
 /// created.
-#[must_use]
 pub(crate) fn remove_unfinished() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     let unfinished = all_unfinished();
     unfinished.iter().for_each(|path| remove(path));
