@@ -12,6 +12,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,8 @@ _LOG_BYTES = 64 << 10
 _TRACEBACK = "Traceback (most recent call last):"
 # How long a job is followed while the gateway does not answer.
 _SILENCE_SECONDS = 120.0
+# Errors after which a request may have been carried out.
+_UNCERTAIN = ("unavailable", "internal")
 _ENDED = ("succeeded", "failed", "killed")
 
 
@@ -75,6 +78,20 @@ class Cluster:
         step: Step,
         inputs: Sequence[str],
         output: str,
+        **options: Any,
+    ) -> RunningJob:
+        """Submits a job. `Job.submit` is the call for users."""
+        running = RunningJob(self, output, step.text)
+        with running.killed_on_interrupt():
+            self._submit(running, job, step, inputs, **options)
+        return running
+
+    def _submit(
+        self,
+        running: RunningJob,
+        job: Job,
+        step: Step,
+        inputs: Sequence[str],
         *,
         reduces: int,
         files: Sequence[str],
@@ -82,8 +99,7 @@ class Cluster:
         conf: Mapping[str, str] | None,
         queue: str,
         priority: str,
-    ) -> RunningJob:
-        """Submits a job. `Job.submit` is the call for users."""
+    ) -> None:
         made = archive.build(step)
         staging = f"{_STAGING}/{uuid.uuid4()}"
         command = f"{self.python} {archive.NAME}"
@@ -94,7 +110,7 @@ class Cluster:
             settings["stream.reducer"] = f"{command} reduce"
             if job.is_stateless(step.reducer):
                 settings["stream.reducer.restartable"] = "true"
-        output = self.files._strip_protocol(output)
+        output = running.output
         side = _side_files(files, wheels)
         self._check(inputs, output)
         self._stage(staging)
@@ -118,18 +134,14 @@ class Cluster:
                 "staging": staging,
             }
             sent = True
-            answer = self.api("POST", "/jobs", request)
+            running.send(request)
         except BaseException as error:
             # Without an answer the JobTracker may have accepted the job, which then needs its files.
-            refused = isinstance(error, GatewayError) and error.code not in (
-                "unavailable",
-                "internal",
-            )
+            refused = isinstance(error, GatewayError) and error.code not in _UNCERTAIN
             if not sent or refused:
                 with contextlib.suppress(OSError, FermataError):
                     self.files.rm(staging, recursive=True)
             raise
-        return RunningJob(self, answer["job"], output, step.text)
 
     def run(
         self,
@@ -143,24 +155,21 @@ class Cluster:
     ) -> Result:
         """Runs a job to its end. `Job.run` is the call for users."""
         target = output or f"/tmp/fermata-result-{uuid.uuid4()}"
-        running = self.submit(job, step, inputs, target, **options)
+        running = RunningJob(self, target, step.text)
         try:
-            result = running.wait(progress=progress)
-        except KeyboardInterrupt:
-            progress.show(f"killing {running.job}")
-            with contextlib.suppress(FermataError):
-                running.kill()
-            raise
+            with running.killed_on_interrupt():
+                self._submit(running, job, step, inputs, **options)
+                result = running.wait(progress=progress)
         finally:
             progress.end()
         if output is None:
             result = Result(
-                target,
+                running.output,
                 result.counters,
                 self.files,
                 text=step.text,
                 job=running.job,
-                clean=_deletion(self.files, target),
+                clean=_deletion(self.files, running.output),
             )
         return result
 
@@ -199,14 +208,34 @@ class Cluster:
 class RunningJob:
     """A submitted job."""
 
-    def __init__(self, cluster: Cluster, job: str, output: str, text: bool) -> None:
+    def __init__(self, cluster: Cluster, output: str, text: bool) -> None:
         self.cluster = cluster
-        self.job = job
-        self.output = output
+        self.job = ""
+        self.output: str = cluster.files._strip_protocol(output)
         self._text = text
+        self._answer: Future[Any] | None = None
 
     def __repr__(self) -> str:
         return f"<RunningJob {self.job}>"
+
+    def send(self, request: dict[str, Any]) -> None:
+        """Submits the job. A thread waits for the answer, so that Ctrl-C does not lose it."""
+        pool = ThreadPoolExecutor(1)
+        self._answer = pool.submit(self.cluster.api, "POST", "/jobs", request)
+        pool.shutdown(wait=False)
+        self.job = self._answer.result()["job"]
+
+    @contextlib.contextmanager
+    def killed_on_interrupt(self) -> Iterator[None]:
+        """Kills the job if Ctrl-C interrupts what is done here."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            with contextlib.suppress(FermataError):
+                if self._answer is not None:
+                    self.job = self._answer.result()["job"]
+                    self.kill()
+            raise
 
     def status(self) -> dict[str, Any]:
         """Returns the job, with the names of `mrctl job --json`."""

@@ -14,7 +14,7 @@ const TASK_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// Makes a virtual environment in the build folder in which `packages` are installed and `imports`
 /// can be imported. Returns its Python, or None if it cannot be made.
 pub(super) fn virtual_environment(packages: &[&str], imports: &str) -> Option<PathBuf> {
-    let folder = tempfile::tempdir_in(binaries().with_file_name("tmp")).ok()?.keep();
+    let folder = temporary_folder().keep();
     let python = folder.join("bin/python3");
     let mut venv = Command::new("python3");
     venv.args(["-m", "venv"]).arg(&folder);
@@ -34,6 +34,12 @@ pub(super) fn virtual_environment(packages: &[&str], imports: &str) -> Option<Pa
     works.then_some(python)
 }
 
+fn temporary_folder() -> tempfile::TempDir {
+    let space = binaries().with_file_name("tmp");
+    fs::create_dir_all(&space).expect("a writable build folder");
+    tempfile::tempdir_in(space).expect("a temporary folder")
+}
+
 /// Returns whether a Python can import these modules.
 pub(super) fn can_import(python: &Path, imports: &str) -> bool {
     let ran = Command::new(python).args(["-c", &format!("import {imports}")]).output();
@@ -45,7 +51,7 @@ fn tests_of_the_package_pass_on_a_cluster() {
     let package =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../python").canonicalize().expect("the package");
     // pip writes next to what it installs.
-    let copy = tempfile::tempdir_in(binaries().with_file_name("tmp")).expect("a temporary folder");
+    let copy = temporary_folder();
     copy_folder(&package, &copy.path().join("python"));
     let source = format!("{}[test]", copy.path().join("python").display());
     let imports = "fermata.cluster, pytest, mypy, pandas, pyarrow, dask.dataframe, nbclient, ipykernel";
