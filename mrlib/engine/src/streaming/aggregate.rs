@@ -134,7 +134,9 @@ mod tests {
 
     fn result(name: &str, values: &[&str]) -> String {
         let mut function = Function::new(name.as_bytes()).expect(name);
-        values.iter().for_each(|value| function.add(value.as_bytes()).unwrap());
+        for value in values {
+            function.add(value.as_bytes()).unwrap();
+        }
         String::from_utf8(function.result()).unwrap()
     }
 
