@@ -337,7 +337,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
     write_with(path, |file| Ok(file.write_all(text.as_bytes())?))
 }
 
-/// Like [`write`], with a function that writes the content.
+/// Like [`write()`], with a function that writes the content.
 pub(crate) fn write_with(path: &Path, content: impl FnOnce(&mut File) -> Result<()>) -> Result<()> {
     let replace = || {
         if is_special(path) {
