@@ -86,6 +86,30 @@ def test_classes_have_setup_and_finish(tmp_path: Path, processes: int) -> None:
         Job(Longest, Longest).run(inputs)
 
 
+class Counted:
+    """A combiner that yields everything at the end."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, int] = {}
+
+    def reduce(self, word: str, counts: Iterable[int]) -> None:
+        self.sums[word] = self.sums.get(word, 0) + sum(counts)
+
+    def finish(self) -> Pairs:
+        yield from self.sums.items()
+
+
+def test_finish_of_a_combiner_is_called(books: Path) -> None:
+    assert dict(Job(words, total, combiner=Counted).run(books)) == WORDS
+
+
+def test_keys_with_surrogates_stay_different_on_a_cluster() -> None:
+    lines = "\udc80\t1\n\udc81\t2\n".encode("utf-8", "surrogatepass")
+    for kind, keys in [("records", ["\udc80\t1", "\udc81\t2"]), ("lines", ["\ufffd" * 3 + "\t1"])]:
+        batch = next(worker.lines_of(iter([lines]), kind))
+        assert batch[: len(keys)] == keys
+
+
 def test_pipeline_reads_records(books: Path) -> None:
     swap = Job(lambda word, count: [((-count, word), None)])
     top = Job(reducer=lambda key, _: -key[0])

@@ -5,7 +5,7 @@ use crate::{
     config::{Config, ConfigError},
     logging::LogFormat,
 };
-use std::{io, path::PathBuf, process::ExitCode};
+use std::{io, path::PathBuf, process::ExitCode, sync::OnceLock};
 
 /// Flags of all daemons.
 #[derive(Debug, Clone, clap::Args)]
@@ -74,13 +74,30 @@ impl DaemonArgs {
     }
 }
 
-/// Waits for Ctrl-C, SIGTERM, or the end of the terminal (SIGHUP).
+/// Waits for Ctrl-C, SIGTERM, or the end of the terminal (SIGHUP), unless the process was started with
+/// SIGHUP ignored, as by `nohup`.
 pub async fn end_signal() {
     use tokio::signal::unix::{SignalKind, signal};
+    if ignores_hangup() {
+        return stop_signal().await;
+    }
     let Ok(mut hangup) = signal(SignalKind::hangup()) else {
         return stop_signal().await;
     };
     tokio::select! { () = stop_signal() => {}, _ = hangup.recv() => {} }
+}
+
+/// Returns whether the process was started with SIGHUP ignored. This is read before a handler is
+/// installed, which changes it.
+fn ignores_hangup() -> bool {
+    static IGNORES: OnceLock<bool> = OnceLock::new();
+    *IGNORES.get_or_init(|| {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+        // The lowest bit is that of signal 1, which is SIGHUP.
+        mask & 1 == 1
+    })
 }
 
 /// Waits for SIGTERM or SIGINT, or until the locked folders of the process were deleted. SIGHUP is

@@ -8,9 +8,9 @@
 
 use super::lookup;
 use crate::output;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clusters::locate::Target;
-use dfs_client::{Client, ClientError, error::Kind, path::DfsPath};
+use dfs_client::{Attributes, Client, ClientError, error::Kind, path::DfsPath};
 use std::{process::ExitCode, time::Duration};
 
 /// Delete from your trash what has expired
@@ -47,31 +47,37 @@ impl Trash {
     }
 
     /// Moves a file or folder to the trash and returns its new path. Returns None for one that is in
-    /// the trash already, or contains it.
+    /// the trash already. Refuses a folder that contains the trash.
     pub(crate) async fn take(&self, client: &Client, path: &DfsPath) -> Result<Option<DfsPath>> {
-        if path.is_within(&self.folder) || self.folder.is_within(path) {
+        if path.is_within(&self.folder) {
             return Ok(None);
+        }
+        if self.folder.is_within(path) {
+            bail!("cannot move {path} to the trash, which is in it: delete its other entries one by one");
         }
         let taken = async {
             client.mkdir_with(&self.folder, true, 0o700).await?;
             let now = output::now_ms();
             let hour = output::time(now).get(..13).unwrap_or_default().replace(' ', "-");
-            let first = self.target(&hour, path)?;
-            match move_into(client, path, &first).await {
+            let (folder, first) = self.target(&hour, path)?;
+            match move_into(client, path, (&folder, &first)).await {
                 // Another deleted file has this path, or that of a folder above it.
                 Err(error) if matches!(error.kind(), Some(Kind::Exists | Kind::NotDirectory)) => {}
                 moved => return moved.map(|()| first).map_err(Into::into),
             }
-            let second = self.target(&format!("{hour}-{now}"), path)?;
-            move_into(client, path, &second).await?;
+            let (folder, second) = self.target(&format!("{hour}-{now}"), path)?;
+            move_into(client, path, (&folder, &second)).await?;
             anyhow::Ok(second)
         };
         let advice = || format!("cannot move {path} to the trash; --skip-trash deletes it");
         taken.await.with_context(advice).map(Some)
     }
 
-    fn target(&self, hour: &str, path: &DfsPath) -> Result<DfsPath> {
-        Ok(DfsPath::parse(&format!("{}/{hour}{path}", self.folder))?)
+    /// Returns the folder of an hour, and the path of a deleted file in it.
+    fn target(&self, hour: &str, path: &DfsPath) -> Result<(DfsPath, DfsPath)> {
+        let folder = self.folder.join(hour)?;
+        let target = DfsPath::parse(&format!("{folder}{path}"))?;
+        Ok((folder, target))
     }
 
     /// Deletes what has expired, or everything if `all` is set.
@@ -90,10 +96,19 @@ impl Trash {
     }
 }
 
-async fn move_into(client: &Client, from: &DfsPath, to: &DfsPath) -> Result<(), ClientError> {
+/// Moves a file or folder to a path in the folder of an hour. The time of that folder becomes that of its
+/// newest entry, also if the entry is deep in it.
+async fn move_into(
+    client: &Client,
+    from: &DfsPath,
+    (hour, to): (&DfsPath, &DfsPath),
+) -> Result<(), ClientError> {
     if let Some((folder, _)) = to.split_last() {
         client.mkdir(&folder, true).await?;
     }
+    // Before the move, so that no other command deletes the folder as expired after it.
+    let now = Attributes { modified_ms: Some(output::now_ms()), ..Attributes::default() };
+    client.set_attributes(hour, now).await?;
     client.rename(from, to, false).await
 }
 

@@ -170,6 +170,8 @@ class _Combined:
 
     def finish(self) -> None:
         self._combine()
+        for key, value in _end(self._made):
+            self._groups[self._encoder.keys[key]].append(value)
         self._flush()
 
 
@@ -204,7 +206,7 @@ def run_map(step: Step, batches: Iterable[Batch], write: Write) -> None:
             raise TaskError(f"the mapper failed at the record {_describe(records[at])}") from error
     _call(lambda: put(_end(made)), "finish of the mapper")
     if combined is not None:
-        combined.finish()
+        _call(combined.finish, "finish of the combiner")
 
 
 def _call(function: Callable[[], None], what: str) -> None:
@@ -293,7 +295,8 @@ def lines_of(blocks: Iterable[bytes], kind: str) -> Iterator[Batch]:
 def _split(block: bytes, kind: str) -> Batch:
     if kind == "bytes":
         return block.split(b"\n")
-    return block.decode("utf-8", "replace").split("\n")
+    # Encoded pairs may contain surrogates: different keys must not become one.
+    return block.decode("utf-8", "surrogatepass" if kind == "records" else "replace").split("\n")
 
 
 def _blocks(source: int) -> Iterator[bytes]:
@@ -350,7 +353,7 @@ def serve(step: Step, kind: str) -> int:
                 data = data[os.write(output, data) :]
 
     def batches() -> Iterator[Batch]:
-        for batch in lines_of(_blocks(0), step.input if kind == "map" else "lines"):
+        for batch in lines_of(_blocks(0), step.input if kind == "map" else "records"):
             yield batch
             report(False)
 

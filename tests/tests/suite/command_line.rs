@@ -55,6 +55,22 @@ fn interrupted_comparison_keeps_its_runs_and_says_how_it_continues() {
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
 }
 
+/// As under `nohup`.
+#[test]
+fn comparison_that_was_started_with_hangups_ignored_runs_to_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(binaries().join("mrctl"));
+    command.args(["lab", "compare", "--policies", "fifo", "--workloads", "gridmix[jobs=20]"]);
+    command.args(["--dir", "results", "--seeds", "20"]).current_dir(folder.path());
+    let comparing = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let stored = || fs::read_dir(folder.path().join("results")).map_or(0, Iterator::count);
+    eventually("a run is stored", || (stored() > 0).then_some(()));
+    assert!(Command::new("kill").args(["-HUP", &comparing.id().to_string()]).status().unwrap().success());
+    let ended = comparing.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+}
+
 /// The policy does not answer, and does not end when its standard input is closed.
 #[test]
 fn interrupted_simulation_removes_its_histories_and_its_policy() {

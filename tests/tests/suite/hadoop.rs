@@ -1,13 +1,14 @@
 //! The commands `hadoop`, `hdfs` and `mapred` of `mrctl hadoop-home`, called as programs call them,
 //! and the Python package mrjob, which calls them itself.
 
-use fermata_tests::{Cluster, QUICK, Ran, Up, binaries, skip};
+use fermata_tests::{Cluster, QUICK, Ran, Up, binaries, eventually, skip};
 use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     process::Command,
     sync::OnceLock,
+    time::{Duration, Instant},
 };
 
 /// A cluster and a folder of `mrctl hadoop-home` for it.
@@ -387,12 +388,36 @@ fn deleted_files_are_in_the_trash_until_they_expire() {
     assert_eq!(left(&hadoop), 2, "nothing has expired");
     hadoop.cluster.mrctl(&["fs", "rm", "-r", "/data"]);
     assert_eq!(left(&hadoop), 3);
+    // The trash itself cannot be moved to the trash.
+    let refusal = hadoop.cluster.refused(1, &["fs", "rm", "-r", "/user"]);
+    assert!(refusal.contains("cannot move /user to the trash, which is in it"), "{refusal}");
+    assert_eq!(left(&hadoop), 3);
     hadoop.ok("hadoop fs -expunge -immediate");
     assert_eq!(left(&hadoop), 0);
     // What is in the trash is deleted.
     hadoop.cluster.mrctl(&["fs", "touch", &format!("{trash}/x")]);
     hadoop.cluster.mrctl(&["fs", "rm", &format!("{trash}/x")]);
     assert_eq!(left(&hadoop), 0);
+}
+
+#[test]
+fn a_file_stays_in_the_trash_for_the_interval_after_its_own_deletion() {
+    let settings = format!("{QUICK}[client]\ntrash_interval = \"3s\"\n");
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, ..Up::default() });
+    cluster.mrctl(&["fs", "mkdir", "-p", "/data"]);
+    cluster.mrctl(&["fs", "touch", "/data/a"]);
+    cluster.mrctl(&["fs", "touch", "/data/b"]);
+    let trash = format!("/user/{}/.Trash", daemon::account::user());
+    let left = || cluster.mrctl(&["fs", "find", &trash, "--kind", "file"]).lines().count();
+    cluster.mrctl(&["fs", "rm", "/data/a"]);
+    let deleted = Instant::now();
+    eventually("the first file has expired", || (deleted.elapsed() > Duration::from_secs(3)).then_some(()));
+    cluster.mrctl(&["fs", "rm", "/data/b"]);
+    assert_eq!(left(), 2, "both have the folder of this hour");
+    eventually("both have expired", || {
+        cluster.mrctl(&["fs", "expunge"]);
+        (left() == 0).then_some(())
+    });
 }
 
 #[test]

@@ -170,7 +170,7 @@ fn unknown_settings_are_refused_with_the_nearest_name() {
         ("wordcount", "nonsense=1", "setting nonsense is unknown"),
         ("wordcount", "pace.mpa=1MiB", "did you mean pace.map?"),
         ("wordcount", "mapreduce.job.reduces=2", "use --reduces 2"),
-        ("wordcount", "stream.map.output.field.separator=,", "first tab"),
+        ("wordcount", "stream.map.output.field.separator=,", "only for the program streaming"),
         ("grep", "grep.patern=x", "grep.pattern"),
         (program.as_str(), "misbehavior=panic", "did you mean misbehaviour?"),
         (program.as_str(), "word.length=3", "setting word.length is unknown"),

@@ -156,11 +156,18 @@ impl Fleet {
     /// other one has data of its daemon; otherwise it joins the others if its folder is empty.
     pub fn declare_new(&mut self, names: &[String]) -> Result<()> {
         let formatted = read_formatted_list(&self.cluster)?;
+        let is_master = |machine: &&Machine| machine.host.role == MachineRole::Master;
+        let masters: BTreeSet<String> =
+            self.machines.iter().filter(is_master).map(|machine| machine.host.name.clone()).collect();
         let has_data = |name: &str, daemon: &str| {
-            let with_data = formatted.iter().filter_map(|line| line.split_once(' '));
-            with_data
-                .filter(|(host, _)| *host != name && !names.iter().any(|new| new == host))
-                .any(|(_, with_data)| with_data == daemon)
+            formatted.iter().any(|line| {
+                let (host, with_data) = match line.split_once(' ') {
+                    Some((host, with_data)) => (host, with_data == daemon),
+                    // An earlier build wrote only the machine, which has all daemons of its role.
+                    None => (line.as_str(), masters.contains(line)),
+                };
+                with_data && host != name && !names.iter().any(|new| new == host)
+            })
         };
         for machine in &mut self.machines {
             let Machine { host, format, members, .. } = machine;
@@ -426,6 +433,14 @@ mod tests {
         assert_eq!(start(&["a", "b", "c"], &["a"]), expected("abc", ""), "its disk is new");
         assert_eq!(start(&["b"], &[]), expected("abc", ""), "it was never started");
         assert_eq!(start(&["a", "b", "c"], &["a", "b", "c"]), expected("a bc", "a"), "all disks are new");
+
+        // An earlier build wrote only the machine; `n` is no master.
+        let founders = |formatted: &str| {
+            write("formatted", formatted);
+            let fleet = Fleet::of(&Reach::of(space.path())).unwrap();
+            fleet.machines.iter().flat_map(|machine| &machine.members).filter(|one| one.is_founder).count()
+        };
+        assert_eq!((founders("b\nn\n"), founders("n\n")), (0, 2));
 
         write("hosts", "a master\nd master\n");
         let refused = Fleet::of(&Reach::of(space.path())).err().unwrap().to_string();

@@ -36,7 +36,7 @@ impl Shell<'_> {
     }
 
     pub(super) async fn rm(&mut self, args: &[String], recursive: bool) -> Result<()> {
-        let (flags, paths) = options(args, &["f", "r", "R", "skipTrash", "safely"], SOME)?;
+        let (flags, paths) = options(args, &["f", "r", "R", "skipTrash"], SOME)?;
         let recursive = recursive || flags.contains("r") || flags.contains("R");
         let trash = if flags.contains("skipTrash") { None } else { Trash::in_use(self.target)? };
         for text in paths {

@@ -47,7 +47,7 @@ const COMMANDS: [(&str, &str); 35] = [
     ("moveFromLocal", "[-f] [-p] [-l] [-d] <localsrc> ... <dst>"),
     ("mv", "<src> ... <dst>"),
     ("put", "[-f] [-p] [-l] [-d] <localsrc> ... <dst>"),
-    ("rm", "[-f] [-r|-R] [-skipTrash] [-safely] <src> ..."),
+    ("rm", "[-f] [-r|-R] [-skipTrash] <src> ..."),
     ("rmdir", "[--ignore-fail-on-non-empty] <dir> ..."),
     ("rmr", "[-skipTrash] <src> ..."),
     ("setrep", "[-R] [-w] <rep> <path> ..."),
