@@ -150,6 +150,11 @@ pub(crate) enum Newline {
 /// Writes the files, and the files of the folders, into the local file `to`, which appears complete.
 pub(crate) async fn merge(client: &Client, roots: &[FileStatus], to: &Path, newline: Newline) -> Result<()> {
     let failed = || format!("cannot write {}", to.display());
+    // A link stays one.
+    let to = &fs::canonicalize(to).unwrap_or_else(|_| to.to_owned());
+    if fs::metadata(to).is_ok_and(|about| !about.is_file()) {
+        bail!("{} exists and is no file: give another name", to.display());
+    }
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mode = fs::Permissions::from_mode(0o666);
     let mut file = tempfile::Builder::new().permissions(mode).tempfile_in(folder).with_context(failed)?;

@@ -448,6 +448,7 @@ fn files_are_copied_found_counted_and_tested() {
     );
     let merged = cluster.path("merged").display().to_string();
     cluster.mrctl(&["fs", "getmerge", "/data/in", &merged]);
+    assert!(cluster.refused(1, &["fs", "getmerge", "/data/in", "/dev/null"]).contains("is no file"));
     assert_eq!(fs::read_to_string(&merged).unwrap(), "second\n1\n2\n3\n");
     for (code, test) in
         [(0, ["-f", "/data/third"]), (1, ["-d", "/data/third"]), (1, ["-f", "/no"]), (0, ["-r", "/data"])]
