@@ -6,6 +6,7 @@ Without one they are skipped; with FERMATA_TEST_CLUSTER=1 they fail instead.
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,10 @@ from pathlib import Path
 import pytest
 
 import fermata
+
+# A program that was started in the background of a script ignores Ctrl-C, and so do those that it
+# starts, unless it handles it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
