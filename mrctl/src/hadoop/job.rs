@@ -49,7 +49,7 @@ pub(super) async fn run(args: &[String], target: &Target) -> Result<ExitCode> {
     }
 }
 
-/// Returns the state of a job in the words of Hadoop.
+/// Returns the name that Hadoop gives to the state of a job.
 fn state(job: &Job) -> &'static str {
     match job.state.as_str() {
         "succeeded" => "SUCCEEDED",
@@ -60,7 +60,7 @@ fn state(job: &Job) -> &'static str {
     }
 }
 
-/// Returns the priority in the words of Hadoop.
+/// Returns the name that Hadoop gives to the priority of a job.
 fn priority(job: &Job) -> String {
     job.priority.to_uppercase().replace('-', "_")
 }
